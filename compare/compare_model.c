@@ -32,7 +32,10 @@ typedef struct comparison {
     int32_t n_pos;        /* positions whose tokens agree */
     bool *ignored;        /* [n_node] of the candidate: recorded wrongly; owned */
     fd_explanation below; /* named: a bug below the bounds */
-    bool own_ways;        /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
+    fd_explanation first; /* of the candidate's first finding, `explained` when it was asked for */
+    int32_t explained_node, explained_pos;
+    bool explained;
+    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } comparison;
 
 enum { REF, CAND };
@@ -145,6 +148,18 @@ static fd_diagnose_options question(const comparison *c, const fd_attribution *o
     return fd_diagnose_question(&how, of);
 }
 
+/* The candidate's first finding, asked about once. */
+static fd_code explain_first(comparison *c, const fd_diagnose_options *ask, fd_explanation *out, fd_error *err) {
+    const fd_node_finding *f = ask->finding;
+    if (!c->explained || f->node != c->explained_node || f->pos != c->explained_pos)
+        FD_TRY(fd_diagnose(ask, &c->first, err));
+    c->explained = true;
+    c->explained_node = f->node;
+    c->explained_pos = f->pos;
+    *out = c->first;
+    return FD_OK;
+}
+
 /* Nothing of the candidate departs from this class. */
 static fd_code explains_everything(const comparison *c, const fd_numerics_class *class_, bool *yes, fd_error *err) {
     fd_attribution_options how = options_of(c, CAND);
@@ -169,8 +184,9 @@ static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_ev
     FD_TRY(explains_everything(c, rival, &yes, err));
     if (!yes) return FD_OK;
     fd_diagnose_options ask = question(c, out, false);
-    FD_TRY(fd_diagnose(&ask, &e, err));
+    FD_TRY(explain_first(c, &ask, &e, err));
     if (e.named) return FD_OK;
+    c->explained = false;
     snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
     snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);
     evidence->kind = FD_EVIDENCE_STRICTER;
@@ -190,7 +206,10 @@ static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of
         out->explanation = c->below;
         return FD_OK;
     }
-    FD_TRY(fd_diagnose(&how, &out->explanation, err));
+    if (of_reference)
+        FD_TRY(fd_diagnose(&how, &out->explanation, err));
+    else
+        FD_TRY(explain_first(c, &how, &out->explanation, err));
     FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
     return FD_OK;
 }
@@ -254,13 +273,16 @@ static void report_noise(comparison *c, const fd_attribution *cand) {
 /* Then nothing was introduced, as far as anybody can tell. */
 static fd_code look_for_mixed_class(comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = question(c, of, false);
-    int32_t type;
-    if (source != FD_CLASS_INFERRED || !of->found || c->verdict->weights.n_differ > 0) return FD_OK;
-    FD_TRY(fd_find_mixed_class(&ask, of, &type, err));
-    if (type == 0) return FD_OK;
+    fd_explanation e;
+    bool mixed;
+    if (source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of))
+        return FD_OK;
+    FD_TRY(explain_first(c, &ask, &e, err));
+    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
+    if (!mixed) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
-    snprintf(r.text, sizeof r.text, "%s", type == FD_F16 ? "binary16" : "bfloat16");
+    snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
     fd_verdict_reason(c->verdict, r);
     of->found = false;
     return FD_OK;

@@ -243,7 +243,7 @@ typedef enum fd_remark_kind {
     FD_REASON_SPAN_INCONCLUSIVE, /* node, of a span from `other` on; text: globs to record */
     FD_REASON_CHOICE_UNRECORDED, /* n: position where the tokens part */
     FD_REASON_ONE_POSITION,
-    FD_REASON_MIXED_CLASS, /* node; text: the type's name */
+    FD_REASON_MIXED_CLASS,     /* node; text: what its kind is rounded to */
     FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
     FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */
     /* notes: without weight */

@@ -84,12 +84,13 @@ fd_code fd_emulate_rope(fd_emulate *e, const fd_op_args *args, fd_error *err) {
 fd_code fd_emulate_kv_write(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     (void)err;
     int64_t width = fd_node_row_stride(args->node, args->n_kv);
+    const fd_emulate_type type = fd_node_is_kv_cache(args->node) ? e->class_.cache : e->class_.tensor;
     for (int32_t p = 0; p < args->n_pos; p++) {
         int64_t slot = (int64_t)args->pos0 + p + args->node->row_offset;
         if (slot < 0 || slot >= args->n_ctx) continue;
         float *row = (float *)args->out + slot * width;
         const bool blocks = args->node->kv_type != FD_F32;
-        fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.cache, (const float *)args->in[0] + p * width, row, width);
+        fd_round_row(blocks ? FD_EMULATE_F32 : type, (const float *)args->in[0] + p * width, row, width);
         if (blocks) fd_round_through(args->node->kv_type, row, width);
     }
     return FD_OK;

@@ -17,6 +17,11 @@ const char *fd_op_name(fd_op op) {
     return op_names[op];
 }
 
+bool fd_node_is_kv_cache(const fd_node *node) {
+    const char *dot = strrchr(node->name, '.');
+    return node->op == FD_OP_KV_WRITE && dot && (strcmp(dot, ".cache_k") == 0 || strcmp(dot, ".cache_v") == 0);
+}
+
 /* One type of "K/V", or of both; whether a cache may have it. */
 static fd_code parse_kv_type(const char *text, size_t size, uint32_t *out, fd_error *err) {
     char name[16] = "";

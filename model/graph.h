@@ -141,6 +141,9 @@ typedef struct fd_node {
     fd_override_fn override;       /* NULL in every real model */
 } fd_node;
 
+/* A KV_WRITE of K or V, which engines keep in types of their own; the states of recurrent layers are none. */
+bool fd_node_is_kv_cache(const fd_node *node);
+
 typedef struct fd_graph {
     fd_hparams hparams;
     fd_node *nodes; /* owned */

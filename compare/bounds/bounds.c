@@ -166,7 +166,8 @@ static void add_output_error(const fd_bound_work *work) {
     if (work->node->op == FD_OP_TOP_K) return; /* ids are integers in every engine */
     bool copy = work->node->op == FD_OP_KV_WRITE;
     if (copy && fd_kv_is_quantised(a->kv_type)) return; /* its bound says all */
-    double u = copy ? c->u_kv : c->u_out, tiny = copy ? kv_tiny(c) : c->tiny_out;
+    const bool kv = fd_node_is_kv_cache(work->node);    /* a recurrent layer's state is a tensor like others */
+    double u = kv ? c->u_kv : c->u_out, tiny = kv ? kv_tiny(c) : c->tiny_out;
     int digits = digits_of(u);
     bool stored = a->stored == FD_F16 || a->stored == FD_BF16;
     if (stored && fd_dtype_roundoff(a->stored) > u) u = fd_dtype_roundoff(a->stored), tiny = fd_dtype_tiny(a->stored);

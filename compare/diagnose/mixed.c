@@ -16,25 +16,30 @@ static bool whole_kind(const fd_graph *graph, const fd_attribution *of, int32_t 
     return true;
 }
 
-fd_code fd_find_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *type, fd_error *err) {
-    const fd_node *nodes = ask->graph->nodes;
-    fd_explanation e = {0};
-    *type = 0;
-    for (int32_t i = 0; i < ask->graph->n_node; i++) {
-        bool departs = of->introduced[i].finding != FD_FOUND_NOTHING;
-        if (departs && !(may_be_kept_so(nodes[i].op) && whole_kind(ask->graph, of, i))) return FD_OK;
+bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        bool may = may_be_kept_so(graph->nodes[i].op) || f->span_first != f->node; /* then it may lie in between */
+        if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, i))) return false;
     }
-    FD_TRY(fd_diagnose(ask, &e, err));
-    fd_hypothesis h = e.remaining[0].hypothesis;
-    if (!e.named || h.guess != FD_GUESS_ROUNDED || h.which > 0) return FD_OK;
+    return of->found;
+}
+
+fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
+                          fd_error *err) {
+    const fd_node *nodes = ask->graph->nodes;
+    fd_hypothesis h = e->remaining[0].hypothesis;
+    *yes = false;
+    if (!e->named || h.guess != FD_GUESS_ROUNDED || h.which > 0) return FD_OK;
+    if (!may_be_kept_so(h.node >= 0 ? nodes[h.node].op : (fd_op)(h.ops - 1))) return FD_OK;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         fd_diagnose_options there = *ask;
         bool fits = true;
         there.finding = &of->introduced[i];
-        if (h.node >= 0) h.node = i;
+        if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
         if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
         if (!fits) return FD_OK;
     }
-    *type = h.other;
+    *yes = true;
     return FD_OK;
 }

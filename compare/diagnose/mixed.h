@@ -5,8 +5,12 @@
 
 #include "compare/diagnose/diagnose.h"
 
-/* *type: what the results of the first finding's op are rounded to (FD_F16, FD_BF16), in every layer where that tensor was
- * judged, while nothing but such rounding departs; 0: it is not so. */
-fd_code fd_find_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *type, fd_error *err);
+/* Does every kind of tensor that departs do so in all layers where it was judged, and may an engine keep it as it likes? Only
+ * then the explanation is worth asking for. */
+bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
+
+/* `e`: of ask->finding, the first. Is it rounded to 16 bits, and are all others that depart, by the same rule? */
+fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
+                          fd_error *err);
 
 #endif

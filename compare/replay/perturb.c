@@ -130,8 +130,8 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
 fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
     const fd_node_state *in = &replay->state[node->input[0]];
     *out = NULL;
-    const bool blocks = fd_replay_kv_type(replay, node) != FD_F32;
-    if (blocks || !fd_class_repeats_cache(replay->o.numerics) || !in->samples[0]) return FD_OK;
+    const bool f16 = fd_node_is_kv_cache(node) && fd_replay_kv_type(replay, node) == FD_F32;
+    if (!f16 || !fd_class_repeats_cache(replay->o.numerics) || !in->samples[0]) return FD_OK;
     int64_t n = replay->n_pos * fd_node_row_stride(node, replay->n_kv);
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);

@@ -145,7 +145,7 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
     }
     replay->o.op(FD_NUMERICS_F64, &args);
     free(copy);
-    if (node->op != FD_OP_KV_WRITE) return FD_OK;
+    if (!fd_node_is_kv_cache(node)) return FD_OK;
     int64_t n = fd_node_row_stride(node, replay->n_kv);
     double *rows = (double *)args.out + replay->pos0 * n;
     uint32_t blocks = fd_replay_kv_type(replay, node);

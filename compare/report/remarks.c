@@ -46,9 +46,9 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         SAY("cannot tell from one position: RoPE is the identity at position 0 and attention has one weight");
         break;
     case FD_REASON_MIXED_CLASS:
-        SAY("cannot tell whether the engine keeps %s, and the like in every layer, in %.16s, or a bug rounds it: "
-            "nothing else "
-            "departs; if it is meant to be so, all of it is rounding",
+        SAY("cannot tell whether the engine is meant so or has a bug: %s: %s, and so in every layer, while nothing "
+            "else "
+            "departs",
             r->node, r->text);
         break;
     case FD_REASON_CLASS_UNDECIDED:

@@ -1,0 +1,139 @@
+/* An op run under a hypothesis: its rows, and samples of its roundings. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/diagnose/workbench.h"
+#include "compare/replay/sample_sign.h"
+#include "model/gguf/quant.h"
+
+/* The weight of a slot in binary32, which has the same values and so gives the same bits; false: it stays as it is. */
+static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weight *weight, int slot, fd_weight *out) {
+    const fd_graph *graph = bench->request->args.graph;
+    int32_t id = node->weight[slot];
+    if (node->op != FD_OP_MATMUL || id < 0 || weight->data != graph->weights[id].data || weight->dtype == FD_F32)
+        return false;
+    int64_t n = weight->n_row * weight->n_col, row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+    if (!bench->wide[id] && n <= bench->wide_left && fd_can_dequantize(weight->dtype)) {
+        bench->wide[id] = malloc(sizeof **bench->wide * (size_t)n);
+        if (!bench->wide[id]) return false;
+        bench->wide_left -= n;
+        for (int64_t r = 0; r < weight->n_row; r++)
+            fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes,
+                              bench->wide[id] + r * weight->n_col, weight->n_col);
+    }
+    *out = *weight;
+    out->dtype = FD_F32;
+    out->data = bench->wide[id];
+    out->bytes = sizeof **bench->wide * (uint64_t)n;
+    return bench->wide[id] != NULL;
+}
+
+/* From the row before the first judged one on, where nothing else is read. */
+static fd_op_args late_rows(const fd_evaluation *ev, const fd_op_args *args) {
+    const fd_explain_request *r = ev->bench->request;
+    fd_op_args late = *args;
+    int32_t n = r->n_unjudged - 1;
+    if (n <= 0 || args->pos0 != r->args.pos0 || ev->bench->feeds_cache[args->node->id]) return late;
+    late.pos0 += n;
+    late.n_pos -= n;
+    late.tokens += n;
+    late.out = (float *)args->out + n * fd_node_row_stride(args->node, args->n_kv);
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        const fd_node *in = args->node->input[k] < 0 ? NULL : &args->graph->nodes[args->node->input[k]];
+        if (in && in->op != FD_OP_KV_WRITE)
+            late.in[k] = (const float *)args->in[k] + n * fd_node_row_stride(in, args->n_kv);
+    }
+    return late;
+}
+
+void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to) {
+    const fd_weight *own = args->weight[0];
+    fd_weight wide;
+    if (!args->node->override && widen_weight(ev->bench, args->node, own, 0, &wide)) args->weight[0] = &wide;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) args->in[k] = args->node->input[k] >= 0 ? x[k] : NULL;
+    args->out = to;
+    if (args->node->override) {
+        args->node->override(args);
+    } else {
+        fd_op_args late = late_rows(ev, args);
+        ev->bench->request->op(FD_NUMERICS_EXACT, &late);
+    }
+    args->weight[0] = own;
+}
+
+/* A binary16 cache of a class whose roundings are repeated. */
+void fd_bench_round_cache(const fd_explain_request *r, const fd_op_args *args, float *rows) {
+    const fd_numerics_class *c = r->numerics;
+    if (c && fd_class_repeats_cache(c) && fd_node_is_kv_cache(args->node))
+        fd_dot_round(FD_DOT_F16, rows, args->n_pos, fd_node_row_stride(args->node, args->n_kv));
+}
+
+/* Bounds and rows as the hypothesis leaves them. */
+fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, float *rows, double *tau,
+                               fd_error *err) {
+    int64_t width = fd_node_row_stride(args->node, args->n_kv), n = width * args->n_pos;
+    if (!fd_hypothesis_changes_output(&ev->h, args->node)) return FD_OK;
+    double *scratch = malloc(sizeof *scratch * (size_t)n);
+    if (!scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+    if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, rows, tau, args->n_pos, width, scratch);
+    fd_hypothesis_output_rows(&ev->h, args->node, rows, args->pos0, args->n_pos, width, (float *)scratch);
+    free(scratch);
+    return FD_OK;
+}
+
+/* The element's own spread and the root mean square of its slice's, as replay adds it. */
+static void add_spread(const fd_op_args *args, const fd_variant *v, float *const sample[FD_N_SAMPLE], int64_t before) {
+    const fd_node *node = args->node;
+    int64_t stride = fd_node_row_stride(node, args->n_kv);
+    int64_t slice = node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
+    for (int64_t at = 0; at < args->n_pos * stride; at += slice) {
+        double sum = 0;
+        int64_t n = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t i = at; i < at + slice; i++) {
+                double own = 0;
+                for (int d = 0; d < FD_N_SAMPLE; d++) {
+                    double delta = (double)sample[d][before + i] - (double)v->rows[i];
+                    own += isfinite(delta) ? delta * delta : 0;
+                }
+                if (pass == 0) {
+                    sum += own;
+                    n += own > 0;
+                } else {
+                    v->tau[i] += sqrt((own + sum / (double)(n ? n : 1)) / FD_N_SAMPLE);
+                }
+            }
+    }
+}
+
+/* Samples of the node; kept ones are rounded by the node itself, too. */
+fd_code fd_bench_sample(const fd_evaluation *ev, fd_op_args *args, const fd_op_inputs *in, bool keep, int64_t size,
+                        fd_variant *v, float *sample[FD_N_SAMPLE], fd_error *err) {
+    int64_t before = v->rows - v->memory, n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    float *made[FD_N_SAMPLE] = {NULL};
+    fd_code code = FD_OK;
+    for (int d = 0; d < FD_N_SAMPLE && code == FD_OK; d++) {
+        made[d] = calloc((size_t)size, sizeof **made);
+        if (!made[d]) {
+            code = fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+        } else if (in->any_sample) {
+            fd_bench_run(ev, args, in->sample[d], made[d]);
+            if (args->node->op == FD_OP_KV_WRITE) fd_bench_round_cache(ev->bench->request, args, made[d] + before);
+            code = fd_bench_change_output(ev, args, made[d] + before, NULL, err);
+        } else {
+            memcpy(made[d], v->memory, sizeof **made * (size_t)size);
+        }
+        for (int64_t i = 0; i < n && keep && code == FD_OK; i++)
+            if (isfinite(made[d][before + i]) && v->tau[i] < FD_BOUND_UNKNOWN && args->node->op != FD_OP_TOP_K)
+                made[d][before + i] += (float)(fd_sample_sign(args->node->id, i, d) * v->tau[i]);
+    }
+    if (code == FD_OK && in->any_sample) add_spread(args, v, made, before);
+    for (int d = 0; d < FD_N_SAMPLE; d++) {
+        if (keep && code == FD_OK)
+            sample[d] = made[d];
+        else
+            free(made[d]);
+    }
+    return code;
+}
