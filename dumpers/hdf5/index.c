@@ -127,9 +127,10 @@ static bool extensible_array(fd_h5_walk *w) {
     bool ok = plain && !c.bad && bits >= 1 && bits <= 64 && page_bits < 17 && e.least && !(e.least & (e.least - 1)) &&
               least_pointers && !(least_pointers & (least_pointers - 1));
     free(block);
+    if (!ok) return false;
     e.page = (uint64_t)1 << page_bits;
     e.offset_bytes = (bits + 7) / 8;
-    return ok && (at == FD_H5_NOWHERE || index_block(w, &e, at, bits, least_pointers));
+    return at == FD_H5_NOWHERE || index_block(w, &e, at, bits, least_pointers);
 }
 
 /* ---- fixed array ---- */

@@ -167,6 +167,7 @@ op_case *case_kv_write(int32_t width, int32_t pos0, int32_t n_pos, int32_t n_ctx
     c->n_out = (int64_t)width * n_ctx;
     c->args.n_ctx = n_ctx;
     c->nodes[2].row_offset = row_offset;
+    strcpy(c->nodes[2].name, "blk.0.cache_k"); /* the states of recurrent layers are none */
     return c;
 }
 
