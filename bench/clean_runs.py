@@ -49,9 +49,9 @@ def draw(number, archs, classes):
 
 
 def make_model(firstdiff, drawn, path):
-    """A type whose blocks do not fit the rows of an architecture's dimensions is F32 instead."""
-    for kind in dict.fromkeys([drawn.type, "F32"]):
-        command = [firstdiff, "make-model", "-a", drawn.arch, "-t", kind, "-s", str(drawn.seed), *drawn.shape.split(), "-o", path]
+    """What an architecture refuses is left out: blocks that do not fit its rows are F32 instead, other dimensions its own."""
+    for kind, shape in [(drawn.type, drawn.shape), ("F32", drawn.shape), (drawn.type, ""), ("F32", "")]:
+        command = [firstdiff, "make-model", "-a", drawn.arch, "-t", kind, "-s", str(drawn.seed), *shape.split(), "-o", path]
         made = subprocess.run(command, capture_output=True, text=True)
         if made.returncode == 0:
             return
