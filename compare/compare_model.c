@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/later_steps.h"
-#include "compare/diagnose/mixed.h"
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
+#include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/misrecorded.h"
+#include "compare/diagnose/mixed.h"
 #include "compare/diagnose/projection.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/weights.h"

@@ -97,23 +97,16 @@ void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t 
     }
 }
 
-/* Rounded to nearest, ties away from zero as ggml's are: those are rare. */
-static void round_int8(float *x, int64_t n) {
-    for (int64_t at = 0; at < n; at += 32) {
-        float most = 0;
-        int64_t end = at + 32 < n ? at + 32 : n;
-        for (int64_t i = at; i < end; i++) most = fmaxf(most, fabsf(x[i]));
-        float step = most / 127, inverse = step > 0 ? 1 / step : 0;
-        for (int64_t i = at; i < end; i++) x[i] = step * roundf(inverse * x[i]);
-    }
-}
-
 float fd_dot_round_f16(float x) {
     float rounded = fd_f16_to_f32(fd_f32_to_f16(x));
     return isfinite(rounded) ? rounded : x;
 }
 
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
+    if (type == FD_DOT_INT8) { /* ties go away from zero, as ggml's do */
+        fd_dot_round_by(FD_BLOCKS_NEAREST, type, rows, n_row, width);
+        return;
+    }
     for (int64_t r = 0; r < n_row; r++) {
         float *x = rows + r * width;
         bool finite = true;
@@ -123,6 +116,5 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         for (int64_t i = 0; i < width && type == FD_DOT_BF16; i++) x[i] = fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
-        if (type == FD_DOT_INT8) round_int8(x, width);
     }
 }

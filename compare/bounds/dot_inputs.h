@@ -13,6 +13,7 @@ typedef enum fd_dot_type { FD_DOT_AS_IS, FD_DOT_F16, FD_DOT_BF16, FD_DOT_Q8_0, F
 
 /* How engines make int8 blocks of 32 otherwise, by mistake as a rule. */
 typedef enum fd_block_rule {
+    FD_BLOCKS_NEAREST = -1,   /* as they should be */
     FD_BLOCKS_CUT,            /* towards zero */
     FD_BLOCKS_DOWN,           /* to the next integer below */
     FD_BLOCKS_BY_128,         /* the largest element is 128, and is clamped to 127 */
