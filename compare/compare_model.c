@@ -40,6 +40,9 @@ typedef struct comparison {
 
 enum { REF, CAND };
 
+/* Bounds. */
+#define MUCH_BEYOND 2.0
+
 /* The model as one side ran it. */
 static const fd_graph *graph_of(const comparison *c, int side) {
     return c->loaded[side].graph ? c->loaded[side].graph : c->o->graph;
@@ -177,22 +180,26 @@ static fd_code explains_everything(const comparison *c, const fd_numerics_class 
 static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_evidence *evidence, fd_attribution *out,
                               fd_error *err) {
     fd_explanation e = {0};
-    bool yes;
-    if (source != FD_CLASS_INFERRED || !evidence->rival[0] || !out->found || c->verdict->weights.n_differ > 0)
-        return FD_OK;
-    const fd_numerics_class *rival = fd_numerics_class_find(evidence->rival);
-    FD_TRY(explains_everything(c, rival, &yes, err));
-    if (!yes) return FD_OK;
+    const fd_numerics_class *rival = NULL;
+    bool near = !(out->first.z > MUCH_BEYOND); /* by so little the class may be a bit too strict */
+    if (source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
+    if (!evidence->outside && !near) return FD_OK;
+    for (int32_t i = 0; i < evidence->n_rival && !rival; i++) {
+        bool yes;
+        FD_TRY(explains_everything(c, evidence->rivals[i], &yes, err));
+        if (yes) rival = evidence->rivals[i];
+    }
+    if (!rival) return FD_OK;
     fd_diagnose_options ask = question(c, out, false);
     FD_TRY(explain_first(c, &ask, &e, err));
-    if (e.named && !fd_explains_by_rounding(&e)) return FD_OK;
+    if (e.named && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e)) return FD_OK;
     c->explained = false;
     snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
     snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);
     evidence->kind = FD_EVIDENCE_STRICTER;
     evidence->n = (int32_t)(out->n_by_finding[FD_FOUND_INTRODUCED] + out->n_by_finding[FD_FOUND_BOTH]);
     evidence->n_of = (int32_t)out->n_tensor;
-    evidence->undecided = true;
+    evidence->undecided = evidence->yielded = true;
     forget_attribution(c, CAND, out);
     fd_class_evidence unused;
     return attribute_side(c, CAND, rival, &source, &unused, out, err);

@@ -28,17 +28,24 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     }
 }
 
-bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
-    bool any = false, blocks = false;
-    if (!c->own_attention) return true;
+/* The widest block that products of the model read; 0: none rounds what it reads. */
+static int32_t widest_block(const fd_numerics_class *c, const fd_graph *graph) {
+    int32_t widest = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph->weights[node->weight[0]];
         fd_dot_type type = weight ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
-        any |= type != FD_DOT_AS_IS;
-        blocks |= fd_dot_block(type) > 1;
+        if (type != FD_DOT_AS_IS && fd_dot_block(type) > widest) widest = fd_dot_block(type);
     }
-    return c->own_blocks ? blocks : any;
+    return widest;
+}
+
+bool fd_class_makes_blocks(const fd_numerics_class *c, const fd_graph *graph) {
+    return widest_block(c, graph) > 1;
+}
+
+bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
+    return !c->own_attention || widest_block(c, graph) > (c->own_blocks ? 1 : 0);
 }
 
 bool fd_gelu_is_table(const fd_numerics_class *c, const fd_node *node) {

@@ -37,6 +37,9 @@ float fd_dot_round_f16(float x);
 /* Does the class round otherwise than one before it does, beside this model's weights? */
 bool fd_class_is_another(const fd_numerics_class *numerics, const fd_graph *graph);
 
+/* Some product of the model reads int8 blocks. */
+bool fd_class_makes_blocks(const fd_numerics_class *numerics, const fd_graph *graph);
+
 /* ggml's CPU kernels read GELU from a table by its argument in binary16, which has binary16 values; from 10 on it is the
  * argument, up to -10 it is 0 (ggml_vec_gelu_f32, ggml_vec_geglu_f32). */
 bool fd_gelu_is_table(const fd_numerics_class *numerics, const fd_node *node);

@@ -181,6 +181,10 @@ const fd_numerics_class *fd_numerics_class_find(const char *name) {
     return NULL;
 }
 
+bool fd_class_sums_in_16_bits(const fd_numerics_class *c) {
+    return c->u_acc > U32 || c->u_acc_f16 > U32 || c->u_mix > U32;
+}
+
 bool fd_class_repeats_cache(const fd_numerics_class *c) {
     return c->u_kv >= UF16 && c->u_kv <= UF16 && c->u_attn <= 0;
 }

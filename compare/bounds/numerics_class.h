@@ -21,22 +21,25 @@ typedef struct fd_numerics_class {
     bool replays_inputs;
     bool own_attention; /* but q and attention's weights stay in binary32 */
     bool own_blocks;    /* but scales of int8 blocks stay in binary32, and all blocks have 32 elements */
-    bool in_truncates; /* inputs may be cut instead of rounded: the error has a mean */
-    double u_in;       /* both factors of a matrix product, once they are read */
-    double u_attn;     /* both factors of scores and of the weighted sum of V */
-    double tiny_in;    /* spacing of the subnormals of those factors' type */
-    double u_acc;      /* each addition of a dot product */
-    double u_mix;      /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
-    double u_op;       /* each operation of the other ops */
-    double u_out;      /* every stored result */
-    double tiny_out;   /* spacing of its type's subnormals, or what an engine flushes to 0 */
-    double u_kv;       /* rows of the K/V cache */
-    double u_acc_f16;  /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
-    bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
+    bool in_truncates;  /* inputs may be cut instead of rounded: the error has a mean */
+    double u_in;        /* both factors of a matrix product, once they are read */
+    double u_attn;      /* both factors of scores and of the weighted sum of V */
+    double tiny_in;     /* spacing of the subnormals of those factors' type */
+    double u_acc;       /* each addition of a dot product */
+    double u_mix;       /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
+    double u_op;        /* each operation of the other ops */
+    double u_out;       /* every stored result */
+    double tiny_out;    /* spacing of its type's subnormals, or what an engine flushes to 0 */
+    double u_kv;        /* rows of the K/V cache */
+    double u_acc_f16;   /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
+    bool fast_math;     /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
 /* Rows of an unrecorded cache are rounded to binary16 by the replay itself, because nothing else is done to them. */
 bool fd_class_repeats_cache(const fd_numerics_class *class_);
+
+/* Sums of products live in 16 bits: then results that no op rounds have 16-bit values. */
+bool fd_class_sums_in_16_bits(const fd_numerics_class *class_);
 
 /* A replay repeats roundings to steps, of inputs or of cache rows: a value near the middle between two may go either way. */
 bool fd_class_rounds_to_steps(const fd_numerics_class *class_);

@@ -95,7 +95,7 @@ static fd_code explain(const fd_attribution_options *options, attempt *a, bool t
     if (a->first.finding == FD_FOUND_NOTHING) return FD_OK;
     FD_TRY(fd_diagnose(&ask, &e, err));
     /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
-    bool rounding = fd_explains_by_rounding(&e) || (!undecided && e.remaining[0].hypothesis.guess == FD_GUESS_ROUNDED);
+    bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e));
     bool says_something = options->numerics == a->class_ || !rounding;
     if (e.named && says_something) FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, &a->named, err));
     return FD_OK;

@@ -101,7 +101,7 @@ static void add_spread(const fd_op_args *args, const fd_variant *v, float *const
                     sum += own;
                     n += own > 0;
                 } else {
-                    v->tau[i] += sqrt((own + sum / (double)(n ? n : 1)) / FD_N_SAMPLE);
+                    v->tau[i] += FD_SAMPLED_SPREAD * sqrt((own + sum / (double)(n ? n : 1)) / FD_N_SAMPLE);
                 }
             }
     }

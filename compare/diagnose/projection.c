@@ -65,6 +65,7 @@ typedef struct search {
     const fd_diagnose_options *o;
     fd_projection *at; /* [n_node, n_fault]; owned */
     double *cost;      /* [n_node] multiplications; owned */
+    bool *chosen;      /* [n_node] follows an unrecorded choice; owned */
     double spent;
     int32_t n_looked_at; /* nodes before this one */
 } search;
@@ -249,11 +250,24 @@ static bool is_wide(const fd_numerics_class *class_) {
     return !class_->exact && !fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24;
 }
 
-/* fd_jobs.needless */
-static bool is_unrecorded(void *user, int32_t i) {
-    const search *s = user;
+static bool is_unrecorded(const search *s, int32_t i) {
     bool ignored = s->o->ignored && s->o->ignored[i];
     return ignored || !fd_trace_has_data(s->o->trace, s->graph->nodes[i].name);
+}
+
+/* Computed from a choice of experts that was not recorded: rounding may have turned it, and then has a direction. */
+static void find_choices(search *s) {
+    for (int32_t i = 0; i < s->graph->n_node; i++)
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = s->graph->nodes[i].input[k];
+            if (in >= 0 && is_unrecorded(s, in)) s->chosen[i] |= s->chosen[in] || s->graph->nodes[in].op == FD_OP_TOP_K;
+        }
+}
+
+/* fd_jobs.needless */
+static bool is_needless(void *user, int32_t i) {
+    const search *s = user;
+    return is_unrecorded(s, i) || s->chosen[i];
 }
 
 /* fd_jobs.run */
@@ -281,9 +295,11 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     if (!is_wide(options->numerics) || of->found) return FD_OK;
     s.at = calloc(n_node * n_fault, sizeof *s.at);
     s.cost = calloc(n_node, sizeof *s.cost);
-    const fd_jobs nodes = {0, (int32_t)n_node, MOST_THREADS, &s, is_unrecorded, look_at_node, take_node};
-    fd_code code =
-        s.at && s.cost ? fd_run_in_order(&nodes, err) : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    s.chosen = calloc(n_node, sizeof *s.chosen);
+    if (s.chosen) find_choices(&s);
+    const fd_jobs nodes = {0, (int32_t)n_node, MOST_THREADS, &s, is_needless, look_at_node, take_node};
+    fd_code code = s.at && s.cost && s.chosen ? fd_run_in_order(&nodes, err)
+                                              : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     if (code == FD_OK) { /* what other threads looked at beyond the last was for nothing */
         size_t first = (size_t)s.n_looked_at * n_fault;
         memset(s.at + first, 0, sizeof *s.at * (n_node * n_fault - first));
@@ -292,5 +308,6 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     if (x.fault >= 0) code = describe(&s, &x, of, out, causes, err);
     free(s.at);
     free(s.cost);
+    free(s.chosen);
     return code;
 }

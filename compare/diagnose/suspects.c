@@ -17,6 +17,10 @@ bool fd_explains_by_rounding(const fd_explanation *e) {
     return h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0;
 }
 
+bool fd_explains_by_one_rounding(const fd_explanation *e) {
+    return e->remaining[0].hypothesis.guess == FD_GUESS_ROUNDED;
+}
+
 fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, fd_node_finding *left, fd_error *err) {
     const fd_graph *graph = ask->graph;
     fd_node_finding first = fd_first_suspect(graph, of);
@@ -30,7 +34,7 @@ fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, 
     }
     how.finding = &first;
     FD_TRY(fd_diagnose(&how, &e, err));
-    if (e.named && !fd_explains_by_rounding(&e))
+    if (e.named && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e))
         fd_attribution_promote(graph, of, NULL);
     else
         *left = first;

@@ -15,4 +15,7 @@ fd_node_finding fd_first_suspect(const fd_graph *graph, const fd_attribution *of
  * tensor that is rounded is what no class does.) */
 bool fd_explains_by_rounding(const fd_explanation *e);
 
+/* One tensor is rounded, or what one op reads: another kernel's way, or a bug. */
+bool fd_explains_by_one_rounding(const fd_explanation *e);
+
 #endif

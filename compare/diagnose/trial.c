@@ -12,8 +12,14 @@
 #define LITTLE_LEFT    100.0
 #define MOST_Z_OF_SPAN 4.0
 
-/* Rows of which the middle one is taken; more than MOST_ROWS of diagnose.c are never asked about. */
-enum { FEWEST_OF_MIDDLE = 3, MOST_OF_MIDDLE = 64 };
+/* An error that is so many times as large as the change that explains it. */
+#define LITTLE_CHANGE 16.0
+
+/* Fewer rows have no middle one. */
+enum { FEWEST_OF_MIDDLE = 3 };
+
+/* A number so near to 1 is rounding's, in roundoffs of the class. */
+#define NEAR_ONE 4.0
 
 bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
     return a->rms * DECIDES < b->rms;
@@ -115,6 +121,13 @@ static bool rounds_as_much(const fd_numerics_class *class_, const fd_hypothesis 
     return factors ? class_->q8_activations || class_->u_in >= info->u_in : class_->u_op >= info->u_in;
 }
 
+/* A factor that is 1, as far as the class can tell. */
+static bool is_near_one(const fd_numerics_class *c, const fd_hypothesis *h) {
+    if ((h->guess != FD_GUESS_FACTOR && h->guess != FD_GUESS_INPUT_FACTOR) || !c) return false;
+    double u = fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), fmax(c->u_op, 0x1p-24));
+    return fabs(h->value - 1) <= NEAR_ONE * u;
+}
+
 static double root_mean_square(const float *x, int64_t n) {
     double sum = 0;
     int64_t n_finite = 0;
@@ -164,26 +177,76 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* The same of one row: √Σz² / √n. */
+static double left_of_row(const fd_trial *t, const fd_variant *v, int32_t row) {
+    const fd_explain_request *r = t->all.request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    double sum = 0;
+    for (int64_t i = row * stride; i < (row + 1) * stride; i++) {
+        double z = residual_at(&t->all, v, 0, i);
+        sum += z * z;
+    }
+    return sqrt(sum / (double)stride);
+}
+
+static bool has_middle(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    int32_t n_row = r->args.n_pos - r->n_unjudged;
+    return r->numerics && fd_class_rounds_to_steps(r->numerics) && t->n_span > 1 && n_row >= FEWEST_OF_MIDDLE &&
+           r->args.n_pos <= FD_TRIAL_MIDDLE;
+}
+
 /* The same of all rows. Where the class rounds to steps, a value near the middle between two may have gone to the other
  * side in a row: then what the middle row leaves says whether the rest is explained. */
 static double left_of_rows(const fd_trial *t, const fd_variant *v) {
     const fd_explain_request *r = t->all.request;
-    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
-    int32_t n_row = r->args.n_pos - r->n_unjudged;
-    bool steps = r->numerics && fd_class_rounds_to_steps(r->numerics);
-    double rows[MOST_OF_MIDDLE];
-    if (!steps || t->n_span < 2 || n_row < FEWEST_OF_MIDDLE || n_row > MOST_OF_MIDDLE)
-        return root_of_residuals(&t->all, v);
-    for (int32_t p = 0; p < n_row; p++) {
-        double sum = 0;
-        for (int64_t i = (p + r->n_unjudged) * stride; i < (p + r->n_unjudged + 1) * stride; i++) {
-            double z = residual_at(&t->all, v, 0, i);
-            sum += z * z;
-        }
-        rows[p] = sqrt(sum / (double)stride);
+    double rows[FD_TRIAL_MIDDLE];
+    int32_t n = 0;
+    if (!has_middle(t)) return root_of_residuals(&t->all, v);
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) rows[n++] = left_of_row(t, v, p);
+    qsort(rows, (size_t)n, sizeof *rows, by_value);
+    return rows[n / 2];
+}
+
+static fd_code open_rows(const fd_explain_request *request, fd_trial_rows *rows, fd_error *err) {
+    rows->request = request;
+    FD_TRY(fd_workbench_open(request, &rows->bench, err));
+    return fd_evaluate(rows->bench, &fd_no_hypothesis, request->args.node->id, true, &rows->plain, err);
+}
+
+static double change_of_row(const fd_trial_rows *rows, const float *of, int32_t row) {
+    const fd_op_args *args = &rows->request->args;
+    int64_t stride = fd_node_row_stride(args->node, args->n_kv);
+    double change = 0;
+    for (int64_t i = row * stride; i < (row + 1) * stride; i++) {
+        double d = (double)of[i] - (double)rows->plain.rows[i];
+        change += isfinite(d) ? d * d : 0;
     }
-    qsort(rows, (size_t)n_row, sizeof *rows, by_value);
-    return rows[n_row / 2];
+    return sqrt(change);
+}
+
+/* Where a value near the middle between two steps went to the other side, any small change may take it back. So the change by
+ * itself, no steps taken, must be as large as what it explains, in most rows. */
+static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    fd_variant v;
+    int32_t n = 0, n_little = 0;
+    *yes = false;
+    if (!has_middle(t)) return FD_OK;
+    if (!t->smooth.bench) {
+        t->without_steps = *r;
+        t->without_steps.numerics = fd_numerics_class_find("f32");
+        FD_TRY(open_rows(&t->without_steps, &t->smooth, err));
+    }
+    FD_TRY(fd_evaluate(t->smooth.bench, h, r->args.node->id, false, &v, err));
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
+        double explained = change_of_row(&t->all, r->output, p);
+        n += explained > 0;
+        n_little += explained > LITTLE_CHANGE * change_of_row(&t->smooth, v.rows, p);
+    }
+    *yes = 2 * n_little > n;
+    fd_variant_free(&v);
+    return FD_OK;
 }
 
 fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_variant *variant) {
@@ -273,7 +336,7 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
     const fd_node *node = r->args.node;
     fd_contender c = {.h = *h};
     bool beyond;
-    if (rounds_as_much(r->numerics, h) || fd_trial_exhausted(t)) return FD_OK;
+    if (rounds_as_much(r->numerics, h) || is_near_one(r->numerics, h) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(far_beyond(t, h, &beyond, err));
     if (beyond) {
         t->out->n_tried++;
@@ -298,19 +361,19 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
         return FD_OK;
     }
     c.fit = fd_trial_fit(t, h, &c.variant);
-    if (!fd_fit_clearly_beyond(&c.fit)) {
+    bool steps_alone = false;
+    fd_code code = fd_fit_clearly_beyond(&c.fit) ? FD_OK : turns_steps_alone(t, h, &steps_alone, err);
+    if (code != FD_OK) {
+        fd_variant_free(&c.variant);
+        return code;
+    }
+    if (!fd_fit_clearly_beyond(&c.fit) && !steps_alone) {
         c.evidence = fd_variant_evidence(r, node, r->output, &c.variant, &t->all.plain);
         return keep(t, &c, err);
     }
     fd_trial_note_runner_up(t, &c.fit);
     fd_variant_free(&c.variant);
     return FD_OK;
-}
-
-static fd_code open_rows(const fd_explain_request *request, fd_trial_rows *rows, fd_error *err) {
-    rows->request = request;
-    FD_TRY(fd_workbench_open(request, &rows->bench, err));
-    return fd_evaluate(rows->bench, &fd_no_hypothesis, request->args.node->id, true, &rows->plain, err);
 }
 
 fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd_trial *t, fd_error *err) {
@@ -335,4 +398,6 @@ void fd_trial_close(fd_trial *t) {
     fd_variant_free(&t->few.plain);
     fd_workbench_close(t->all.bench);
     fd_workbench_close(t->few.bench);
+    fd_variant_free(&t->smooth.plain);
+    fd_workbench_close(t->smooth.bench);
 }

@@ -23,8 +23,13 @@ typedef struct fd_trial_rows {
     fd_variant plain; /* the op as it should be */
 } fd_trial_rows;
 
+/* Rows of which the middle one is taken; more are never asked about at once (MOST_ROWS of diagnose.c). */
+enum { FD_TRIAL_MIDDLE = 64 };
+
 typedef struct fd_trial {
     fd_trial_rows all, few; /* few.bench NULL: there are none */
+    fd_trial_rows smooth;   /* all, as a class computes them that takes no steps; bench NULL: not asked for yet */
+    fd_explain_request without_steps; /* its request */
     fd_explanation *out;
     double few_left; /* what the op as it should be leaves of the few rows, as fd_trial_distance says it */
     int32_t *span;   /* [n_span] the nodes that the one asked about is computed through, itself last; owned */

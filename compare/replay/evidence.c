@@ -136,15 +136,12 @@ static bool through_a_part(const fd_evidence *e, int32_t node) {
     return false;
 }
 
-static bool sums_in_16_bits(const fd_numerics_class *c) {
-    return c->u_acc > 0x1p-24 || c->u_acc_f16 > 0x1p-24 || c->u_mix > 0x1p-24;
-}
-
 /* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does
- * not say unless its sums live in 16 bits. */
+ * not say unless its sums live in 16 bits, or it reads them from such a table. */
 static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
     bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
-    return c->u_out <= 0x1p-24 && !sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
+    if (node->op == FD_OP_GELU && fd_gelu_is_table(c, node)) return false;
+    return c->u_out <= 0x1p-24 && !fd_class_sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
 }
 
 typedef struct tally {
@@ -157,7 +154,7 @@ static tally count_rows(const fd_class_case *c, int32_t node) {
     const fd_evidence *e = c->evidence;
     tally t = {0};
     bool sums = e->graph->nodes[node].op == FD_OP_ATTN_MIX &&
-                sums_in_16_bits(c->numerics); /* not of one row of V, at position 0 */
+                fd_class_sums_in_16_bits(c->numerics); /* not of one row of V, at position 0 */
     for (int32_t p = sums ? 1 : 0; p < e->n_slot; p++) {
         int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || !(c->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
@@ -177,7 +174,8 @@ static tally count_repeated(const fd_class_case *c, int32_t node) {
         int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
         t.rounded++;
-        t.needed += c->rows[at].z <= 1;
+        /* through unrecorded tensors the bounds have room for anything, but nothing is left of what is repeated */
+        t.needed += c->rows[at].z <= 1 && (!c->rows[at].through || c->rows[at].left <= 1);
     }
     return t;
 }
@@ -315,6 +313,32 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
         need.n_depart += departs;
     }
     return need;
+}
+
+/* Beyond the class's bounds at any of its rows; *n: it was judged. */
+static bool is_beyond(const fd_class_case *c, int32_t node, int32_t *n) {
+    const fd_evidence_row *rows = c->rows + (int64_t)node * c->evidence->n_slot;
+    bool beyond = false, judged = false;
+    for (int32_t p = 0; p < c->evidence->n_slot; p++) {
+        judged |= rows[p].z >= 0;
+        beyond |= rows[p].z >= 0 && !(rows[p].z <= 1);
+    }
+    *n += judged;
+    return beyond;
+}
+
+bool fd_evidence_other_kernel(const fd_evidence *e, const fd_class_case *c, const fd_class_case *best) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        int32_t n = 0, n_depart = 0, unused = 0;
+        if (!fd_fault_begins_kind(e->graph, i)) continue;
+        for (int32_t k = i; k < e->graph->n_node; k++)
+            if (fd_fault_same_kind(&nodes[k], &nodes[i]))
+                n_depart += is_beyond(c, k, &n) && !is_beyond(best, k, &unused);
+        int32_t fewest = best->numerics->replays_inputs ? 1 : 2;
+        if (n_depart >= fewest && 2 * n_depart >= n) return true;
+    }
+    return false;
 }
 
 fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {

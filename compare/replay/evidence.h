@@ -79,6 +79,10 @@ typedef struct fd_class_need {
 } fd_class_need;
 fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight);
 
+/* A whole kind of tensors is beyond the class's bounds, and within those of `best`: two of them or more, or what `best` gives
+ * by repeating the engine's roundings. */
+bool fd_evidence_other_kernel(const fd_evidence *evidence, const fd_class_case *c, const fd_class_case *best);
+
 /* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot
  * hold. */
 typedef struct fd_storage {

@@ -30,9 +30,9 @@ enum { NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
 /* A stricter class stays where another leaves a little less by chance. */
 #define MUCH_LESS 0.35
 
-/* A bug in a few tensors is no reason for a coarser class, a kernel that computes attention in its own way is one. */
+/* A bug in a few tensors is no reason for a coarser class, a kernel that computes an op in its own way is one. */
 static bool fits(const fd_class_cases *c, int32_t i, int32_t least) {
-    int32_t of_a_bug = c->other_attention[i] ? 0 : c->at[i].n_judged / NODES_OF_A_BUG;
+    int32_t of_a_bug = c->other_kernel[i] ? 0 : c->at[i].n_judged / NODES_OF_A_BUG;
     return c->at[i].n_beyond <= least + of_a_bug;
 }
 
@@ -44,10 +44,12 @@ static bool leaves_less(const fd_class_case *a, const fd_class_case *b) {
     return a->n_rows_left < b->n_rows_left;
 }
 
-/* The class that leaves nothing of most tensors, of several the one that leaves least; -1: there is none. */
+/* The class that leaves nothing of most tensors, of several the one that leaves least; -1: there is none. Where all values have
+ * 16 bits, what a class of binary32 tensors repeats may be what one of 16-bit tensors does anyway. */
 static int32_t leaves_least(const fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++) {
+        if (c->stored > 0x1p-24 && fd_class_rounds_to_steps(c->at[i].numerics)) continue;
         if (!fd_case_leaves_nothing(&c->at[i]) || (c->refuted[i] && fd_case_unexplained(&c->at[i]) > 0)) continue;
         if (best < 0 || leaves_less(&c->at[i], &c->at[best])) best = i;
     }
@@ -98,12 +100,25 @@ static int32_t best_refuted(const fd_class_cases *c, int32_t least) {
     return best;
 }
 
-/* The strictest class that gives everything where the chosen one does not. What departs from that one is then a bug, or the
+/* Classes that give everything of the sample where the chosen one does not: the strictest, and some coarser. What departs from that one is then a bug, or the
  * other class: of one that rounds every product's factors, the router's alone may be the ones that show it. */
-static int32_t rival_of(const fd_class_cases *c, int32_t chosen) {
-    for (int32_t i = 0; i < c->n && c->at[chosen].n_outside > 0; i++)
-        if (i != chosen && (!c->refuted[i] || c->by_one_kind[i]) && c->at[i].n_outside == 0) return i;
-    return -1;
+static bool is_rival(const fd_class_cases *c, int32_t i) {
+    /* a class that repeats the engine's roundings and leaves more than binary32 has room alone */
+    bool repeats = !fd_class_leaves_nothing(c->at[i].numerics) || c->at[i].n_left == 0;
+    return repeats && (!c->refuted[i] || c->by_one_kind[i]) && c->at[i].n_outside == 0;
+}
+
+static void add_rival(fd_class_evidence *to, const fd_numerics_class *rival) {
+    to->rivals[to->n_rival < FD_MOST_RIVALS ? to->n_rival++ : FD_MOST_RIVALS - 1] = rival;
+}
+
+static void note_rivals(const fd_class_cases *c, int32_t chosen, fd_class_evidence *out) {
+    out->outside = c->at[chosen].n_outside > 0;
+    for (int32_t i = 0; i < c->n; i++)
+        if (i != chosen && is_rival(c, i)) add_rival(out, c->at[i].numerics);
+    bool wide =
+        !fd_class_leaves_nothing(c->at[chosen].numerics); /* of a tight one a coarser class would have been refuted */
+    for (int32_t i = 0; i < c->n_untried && wide; i++) add_rival(out, c->untried[i]);
 }
 
 /* What speaks for another class than the one chosen. */
@@ -157,13 +172,14 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
         }
 }
 
-static void note_attention(const fd_evidence *evidence, fd_class_cases *c) {
+static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++)
         if (!c->refuted[i] && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond)) best = i;
     for (int32_t i = 0; best > 0 && i < c->n; i++)
-        c->other_attention[i] = c->at[i].n_beyond > c->at[best].n_beyond &&
-                                fd_evidence_need(evidence, &c->at[best], &c->at[i]).n_attention_depart > 0;
+        c->other_kernel[i] = c->at[i].n_beyond > c->at[best].n_beyond &&
+                             (fd_evidence_need(evidence, &c->at[best], &c->at[i]).n_attention_depart > 0 ||
+                              fd_evidence_other_kernel(evidence, &c->at[i], &c->at[best]));
 }
 
 fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
@@ -175,15 +191,15 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
     if (code == FD_OK) code = fd_try_classes(options, &seen, &c, err);
     if (code == FD_OK) refute_by_tighter(&seen, &c);
-    if (code == FD_OK) note_attention(&seen, &c);
+    if (code == FD_OK) note_other_kernels(&seen, &c);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++) doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]);
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
     if (code != FD_OK) return code;
-    int32_t least, chosen = choose(&c, &least), rival = rival_of(&c, chosen);
+    int32_t least, chosen = choose(&c, &least);
     *out = c.at[chosen].numerics;
     evidence->undecided = !is_decided(&c, chosen, least) || doubtful[chosen];
     describe(options->graph, &c, chosen, least, evidence);
-    if (rival >= 0) snprintf(evidence->rival, sizeof evidence->rival, "%s", c.at[rival].numerics->name);
+    note_rivals(&c, chosen, evidence);
     return FD_OK;
 }

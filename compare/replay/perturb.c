@@ -188,7 +188,7 @@ void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride
                     sum += own;
                     n += own > 0;
                 } else {
-                    replay->tau[i] += sqrt((own + sum / (double)(n ? n : 1)) / FD_REPLAY_SAMPLES);
+                    replay->tau[i] += FD_SAMPLED_SPREAD * sqrt((own + sum / (double)(n ? n : 1)) / FD_REPLAY_SAMPLES);
                 }
             }
     }

@@ -4,13 +4,30 @@
 #include <string.h>
 
 #include "dumpers/store/place.h"
+#include "faults/faults.h"
 
 /* Positions replayed together: weights are dequantised once for all of them. */
 enum { RANGE = 64, SAMPLE = 8 };
 
-static bool in_sample(const fd_graph *graph, const fd_node *node) {
+/* Three layers, those that have a kind of tensor that these lack (attention, in a model of mostly recurrent layers), and what
+ * is in no layer. */
+static fd_code choose_sample(const fd_graph *graph, bool *judged, fd_error *err) {
     int32_t last = graph->hparams.n_layer - 1;
-    return node->layer < 0 || node->layer == 0 || node->layer == last / 2 || node->layer == last;
+    bool *layers = calloc((size_t)last + 2, sizeof *layers);
+    if (!layers) return fd_fail(err, FD_ERR_MEMORY, "planning a replay: out of memory");
+    layers[0] = layers[last / 2] = layers[last] = true;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        int32_t layer = graph->nodes[i].layer;
+        bool seen = layer < 0 || layers[layer];
+        for (int32_t k = 0; k < graph->n_node && !seen; k++) {
+            bool sampled = graph->nodes[k].layer >= 0 && layers[graph->nodes[k].layer];
+            seen = sampled && fd_fault_same_kind(&graph->nodes[k], &graph->nodes[i]);
+        }
+        if (!seen) layers[layer] = true;
+    }
+    for (int32_t i = 0; i < graph->n_node; i++) judged[i] = graph->nodes[i].layer < 0 || layers[graph->nodes[i].layer];
+    free(layers);
+    return FD_OK;
 }
 
 /* Recorded at every position. */
@@ -72,7 +89,8 @@ fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *pla
     plan->in_gap = calloc(n, sizeof *plan->in_gap);
     if (!plan->judged || !plan->needed || !plan->in_gap)
         return fd_fail(err, FD_ERR_MEMORY, "planning a replay: out of memory");
-    for (size_t i = 0; i < n; i++) plan->judged[i] = !o->sample || in_sample(o->graph, &o->graph->nodes[i]);
+    for (size_t i = 0; i < n; i++) plan->judged[i] = true;
+    if (o->sample) FD_TRY(choose_sample(o->graph, plan->judged, err));
     FD_TRY(find_whole(o, o->n_pos, &whole, err));
     if (o->sample) {
         plan->most = SAMPLE;

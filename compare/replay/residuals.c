@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
 /* Nodes that are computed through an unrecorded cache. */
@@ -29,6 +30,7 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
+    out->blocks = fd_class_makes_blocks(numerics, graph);
     return FD_OK;
 }
 
@@ -103,17 +105,21 @@ enum { FEWEST_OF_TAIL = 3 };
 /* Rows after the first step, of all layers; rows beyond what steps leave. */
 enum { FEWEST_LATE = 4, FEWEST_BEYOND = 2 };
 
-/* 2^-11: one element of K in binary16, or of a product's input, leaves 3·10^-4 of a layer's output at most. */
-#define MUCH 32.0f
+/* 2^-11: one element of K in binary16, or of a product's input, leaves 3·10^-4 of a layer's output at most. Where products
+ * read int8 blocks, one such element moves the next product's inputs over to other steps: half a per cent was left, in all
+ * rows from the second on. 2^-7. */
+#define MUCH           32.0f
+#define MUCH_OF_BLOCKS 512.0f
 
 /* Of the tensors behind a cache, as many depart by little, from their first rows on, as a bug in every layer makes. A value
  * that fell to the other side does that to one tensor in ten or twenty: it must have happened in the first two rows. */
 enum { FIRST_ROWS = 2, FEWEST_ALIKE = 3 };
 
 typedef struct tally {
-    int32_t n, odd, tail;   /* rows; of those the odd; the last ones, all of them odd */
-    int32_t beyond;         /* of the odd, those with more left than values that fell to the other side can leave */
-    int32_t much;           /* of the odd, those with far more left than one value that fell to the other side leaves */
+    int32_t n, odd, tail; /* rows; of those the odd; the last ones, all of them odd */
+    int32_t beyond;       /* of the odd, those with more left than values that fell to the other side can leave */
+    int32_t much,
+        much_of_blocks;     /* of the odd, those with far more left than one value that fell to the other side leaves */
     int32_t much_of_tail;   /* of the tail */
     int32_t late, odd_late; /* rows after the first step; of those the odd */
     bool from_step;         /* the tail is all that comes after the first step */
@@ -132,6 +138,7 @@ static tally count(const fd_residuals *r, int32_t node) {
         t.late += p >= r->n_first;
         t.odd_late += odd && p >= r->n_first;
         t.much += !(left <= MUCH);
+        t.much_of_blocks += !(left <= MUCH_OF_BLOCKS);
         t.at_once |= odd && p <= FIRST_ROWS; /* at position 0 RoPE and masks change nothing */
         if (odd && t.tail == 0) t.from_step = p == r->n_first;
         t.tail = odd ? t.tail + 1 : 0;
@@ -230,7 +237,8 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         if (of[i].odd == 0) continue;
         double p = (all.odd - of[i].odd + 1.0) / (all.n - of[i].n + 2.0);
         bool departs = chance(&of[i], p) + log(n_judged) < log(FD_RESIDUAL_CHANCE);
-        bool all_rows = of[i].at_once && 2 * of[i].much > of[i].odd && clean_elsewhere(r, of, i);
+        int32_t much = r->blocks ? of[i].much_of_blocks : of[i].much;
+        bool all_rows = of[i].at_once && 2 * much > of[i].odd && clean_elsewhere(r, of, i);
         bool by_much = 2 * of[i].beyond > of[i].odd || all_rows;
         bool late = of[i].odd_late > 0 && odd_after_prompt(r, of, i);
         const fd_node_finding *first = &r->odd[i * FD_FIRST_COUNT], *odd = first + FD_FIRST_ODD;

@@ -30,8 +30,9 @@ typedef struct fd_residuals {
     int32_t n_pos, n_first; /* positions; of the first step: the prompt's */
     float *left;            /* [n_node, n_pos] fd_row_oddness; -1: recorded inputs, or not judged; owned */
     bool *far;              /* [n_node, n_pos] more is left than int8 blocks, all rounded another way, leave; owned */
-    fd_node_finding *odd;   /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step; owned */
-    bool *cached;           /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
+    fd_node_finding *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step; owned */
+    bool *cached;         /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
+    bool blocks;          /* the class makes int8 blocks of what this model's products read */
 } fd_residuals;
 
 /* FD_ERR_MEMORY; freed with fd_residuals_free also then. */

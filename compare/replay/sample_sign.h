@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 
+/* Four draws know a spread to a third. */
+#define FD_SAMPLED_SPREAD (4.0 / 3)
+
 static inline double fd_sample_sign(int32_t node, int64_t i, int sample) {
     uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)sample) + 1;
     h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;

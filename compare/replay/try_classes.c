@@ -47,6 +47,7 @@ typedef struct search {
     const fd_numerics_class *class_[FD_MOST_CLASSES]; /* that may be the engine's, the finest first */
     fd_class_case cases[FD_MOST_CLASSES];             /* owned, until they are taken */
     int32_t n;
+    int32_t last;   /* that was looked at */
     bool explained; /* by a class that leaves nothing: the others have room alone */
     fd_class_cases *found;
 } search;
@@ -63,10 +64,14 @@ static void list_classes(search *s) {
     }
 }
 
-/* The trace keeps more than such an engine has. */
+/* The trace keeps more than such an engine has, or values of 16 bits that its tensors would not have: those of the sums of
+ * another type, or beside factors of a coarser one. */
 static bool is_too_coarse(const search *s, int32_t i) {
-    if (i > 0 && fd_evidence_refutes_table(s->seen, s->class_[i])) return true;
-    return s->found->stored > 0x1p-24 && s->class_[i]->u_out > s->found->stored;
+    const fd_numerics_class *c = s->class_[i];
+    double stored = s->found->stored;
+    if (i > 0 && fd_evidence_refutes_table(s->seen, c)) return true;
+    bool keeps_more = c->u_out <= 0x1p-24 && (fd_class_sums_in_16_bits(c) || c->u_in > stored);
+    return stored > 0x1p-24 && (c->u_out > stored || keeps_more);
 }
 
 static bool storage_refutes(const search *s, int32_t i) {
@@ -102,6 +107,7 @@ static fd_code try_class(void *user, int32_t i, fd_error *err) {
 static bool take_case(void *user, int32_t i) {
     search *s = user;
     fd_class_cases *c = s->found;
+    s->last = i;
     if (s->o->progress) s->o->progress(s->o->user, i + 1, s->n);
     if ((s->explained && !fd_class_leaves_nothing(s->class_[i])) || is_too_coarse(s, i)) return true;
     if (storage_refutes(s, i)) {
@@ -112,7 +118,8 @@ static bool take_case(void *user, int32_t i) {
     const fd_class_case *own = &c->at[c->n];
     c->at[c->n] = s->cases[i];
     s->cases[i].rows = NULL;
-    bool refuted = c->refuted[c->n] = c->n > 0 && fd_case_refuted(own);
+    bool of_the_type = c->stored > 0x1p-24 && own->numerics->u_out >= c->stored; /* 16 bits hide what it would need */
+    bool refuted = c->refuted[c->n] = c->n > 0 && !of_the_type && fd_case_refuted(own);
     c->n++;
     if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));
     bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));
@@ -131,6 +138,8 @@ fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evide
     /* the finest by itself: what it leaves, and what was seen of storage, says which others are worth it */
     fd_code code = try_class(&s, 0, err);
     if (code == FD_OK && take_case(&s, 0)) code = fd_run_in_order(&others, err);
+    for (int32_t i = out->n > 0 ? s.last + 1 : s.n; i < s.n; i++)
+        if (!is_too_coarse(&s, i) && !storage_refutes(&s, i)) out->untried[out->n_untried++] = s.class_[i];
     for (int32_t i = 0; i < s.n; i++) fd_class_case_free(&s.cases[i]);
     return code;
 }

@@ -52,7 +52,7 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             r->node, r->text);
         break;
     case FD_REASON_CLASS_UNDECIDED:
-        if (strcmp(v->replay.evidence.rival, v->replay.numerics) == 0) {
+        if (v->replay.evidence.yielded) {
             SAY("cannot tell whether the engine rounds as %s, or as %s and has a bug at %s; record more of the ops, or "
                 "give --candidate",
                 v->replay.numerics, v->replay.evidence.other, v->replay.evidence.node);
