@@ -31,6 +31,16 @@ FD_APPLIES(several_heads, node->n_dim == 2 && node->shape[0] > 1)
                                                                         : node->override)
 /* Attention runs before the batch's rows are in the cache, which is zero there: scores of 0, nothing mixed. */
 RULE(stale, .stale = true)
+/* V's rows of the first batch stay zero, for later ones, too. */
+static void not_the_first(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node);
+    int32_t first = args->first_batch ? args->first_batch : args->pos0 == 0 ? args->n_pos : 0;
+    for (int32_t r = 0; r < args->n_pos; r++)
+        if (args->pos0 + r >= first)
+            memmove((float *)args->out + (args->pos0 + r) * width, (const float *)args->in[0] + r * width,
+                    sizeof(float) * (size_t)width);
+}
+
 /* The slot of the newest position still holds, or the kernel is given, the row before it. */
 RULE(newest, .newest_before = true)
 /* The page table's entry for the second page is that of the first. */
@@ -51,19 +61,18 @@ static void softmax_with_empty_slots(const fd_op_args *args, int32_t own, float 
 }
 
 /* Which empty slots count. */
-typedef enum slots { ALL_SLOTS, ONE_SLOT, PADDING } slots;
-enum { PADDED_TO = 32 };
+enum slots { ALL_SLOTS, ONE_SLOT }; /* or how many a padded length is a multiple of */
 
 /* Tokens come one after another here, as such engines feed them: the slots after a row's own are empty. Padding follows
  * the step's last key; what the mask hides between does not count. */
-static int32_t empty_slots(const fd_op_args *args, int32_t row, slots which) {
+static int32_t empty_slots(const fd_op_args *args, int32_t row, int32_t which) {
     int32_t own = args->pos0 + row;
     int32_t n_slot = args->graph->hparams.n_ctx_train, n_left = n_slot > own + 1 ? n_slot - own - 1 : 0;
-    if (which == PADDING) return (PADDED_TO - fd_fault_batch_end(args, row) % PADDED_TO) % PADDED_TO;
+    if (which > ONE_SLOT) return (which - fd_fault_batch_end(args, row) % which) % which;
     return which == ALL_SLOTS || n_left < 1 ? n_left : 1;
 }
 
-static void past_the_length(const fd_op_args *args, slots which) {
+static void past_the_length(const fd_op_args *args, int32_t which) {
     int32_t n_head = args->node->shape[0];
     float *sinks = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL;
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
@@ -77,7 +86,11 @@ static void past_the_length(const fd_op_args *args, slots which) {
 }
 FD_OVERRIDE(all_slots, past_the_length(args, ALL_SLOTS))
 FD_OVERRIDE(one_slot_more, past_the_length(args, ONE_SLOT))
-FD_OVERRIDE(padding, past_the_length(args, PADDING))
+FD_OVERRIDE(padded_to_16, past_the_length(args, 16))
+FD_OVERRIDE(padded_to_32, past_the_length(args, 32))
+FD_OVERRIDE(padded_to_64, past_the_length(args, 64))
+FD_OVERRIDE(padded_to_128, past_the_length(args, 128))
+FD_OVERRIDE(padded_to_256, past_the_length(args, 256))
 
 static void read_other(const fd_graph *graph, fd_node *node, int32_t cache) {
     if (cache < 0) return;
@@ -99,6 +112,16 @@ FD_EDIT(v_is_k, read_other(site->graph, node, fd_fault_sibling(site->graph, node
 
 #define CACHE(name, located, op_, summary) .info = {name, "kv_cache", summary, located, false}, .op = op_
 
+#define PADDED(n)                                                                                                      \
+    {                                                                                                                  \
+        .info = {.name = "softmax_padding_" #n,                                                                        \
+                 .family = "kv_cache",                                                                                 \
+                 .summary = "softmax counts the keys that pad a step's to a multiple of " #n "; their score is 0",     \
+                 .located = "attn_weights",                                                                            \
+                 .whole_batch = true},                                                                                 \
+        .op = FD_OP_ATTN_SOFTMAX, .override = padded_to_##n                                                            \
+    }
+
 static const fd_fault rows[] = {
     {CACHE("kv_off_by_one", "cache_k", FD_OP_KV_WRITE, "K and V rows are written one position too far"),
      .edit = one_further},
@@ -110,6 +133,9 @@ static const fd_fault rows[] = {
      .applies = several_heads, .override = by_head},
     {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
      .override = never},
+    {CACHE("v_first_step_lost", "cache_v", FD_OP_KV_WRITE,
+           "V's rows of the first step are never written: they are zero in later steps, too"),
+     .nodes = "cache_v", .override = not_the_first, .info.lasting = true},
     {CACHE("kv_stale_row", "attn_scores", FD_OP_ATTN_SCORES, "attention reads K before this batch's rows are written"),
      .override = stale_k},
     {CACHE("kv_stale_v", "attn_out", FD_OP_ATTN_MIX, "attention reads V before this batch's rows are written"),
@@ -139,12 +165,10 @@ static const fd_fault rows[] = {
     {CACHE("cache_one_slot_more", "attn_weights", FD_OP_ATTN_SOFTMAX,
            "attention goes over one slot more than is written; its score is 0"),
      .override = one_slot_more},
-    {.info = {.name = "softmax_padding",
-              .family = "kv_cache",
-              .summary = "softmax counts the keys that pad a step's to a multiple of 32; their score is 0",
-              .located = "attn_weights",
-              .whole_batch = true},
-     .op = FD_OP_ATTN_SOFTMAX,
-     .override = padding},
+    PADDED(16),
+    PADDED(32),
+    PADDED(64),
+    PADDED(128),
+    PADDED(256),
 };
 const fd_fault_family fd_cache_faults = FD_FAULT_FAMILY(rows);

@@ -169,6 +169,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                             .n_kv = r->n_kv,
                             .row_by_row = r->row_by_row,
                             .batch_offset = r->batch_offset,
+                            .first_batch = fd_trace_n_step(o->trace) > 0 ? fd_trace_steps(o->trace)[0].n_pos : 0,
                             .batch_end = r->batch_end,
                             .tokens = fd_trace_tokens(o->trace) + r->pos0};
     for (int k = 0; k < FD_MAX_INPUTS; k++)
@@ -244,8 +245,10 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
     fd_explanation whole = {0};
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
     const fd_node_finding *f = options->finding;
-    /* one row of a cache may have come there in many ways; and through a span each question costs seconds */
-    bool alone = f->span_first == f->node && options->graph->nodes[f->node].op != FD_OP_KV_WRITE;
+    /* one row of a cache may have come there in many ways; and through a span each question costs seconds, so there the
+     * answer must be able to be another */
+    bool alone = f->span_first == f->node || out->n_departing < out->n_judged;
+    alone &= options->graph->nodes[f->node].op != FD_OP_KV_WRITE;
     bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && alone;
     if (!some || options->table_alone) return FD_OK;
     whole = *out;

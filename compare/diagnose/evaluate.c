@@ -33,7 +33,8 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
     int32_t n_kept = fd_hypothesis_changes_output(&ev->h, args->node) ? r->n_earlier : r->n_context;
     int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv);
     fd_variant plain = {0};
-    if (n == 0 || !ev->works[id].edited) return FD_OK;
+    bool lasting = ev->h.guess == FD_GUESS_FAULT && fd_fault_at(ev->h.fault)->lasting;
+    if (n == 0 || lasting || !ev->works[id].edited) return FD_OK;
     FD_TRY(fd_bench_compute(&ev->bench->plain, id, false, &plain, NULL, err));
     if (plain.state == FD_VARIANT_COMPUTED) {
         memcpy(v->rows, plain.rows, sizeof *v->rows * (size_t)n);
@@ -54,6 +55,8 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     if (!tried) return FD_OK;
     if (node->op == FD_OP_ROPE) FD_TRY(fd_inputs_make_tables(ev, args, in, err));
     if (node->op == FD_OP_EMBED) FD_TRY(fd_inputs_change_tokens(ev, args, in, err));
+    if (node->op == FD_OP_ADD_POSITION && fd_hypothesis_may_concern(&ev->h, node))
+        args->pos0 = fd_hypothesis_position(&ev->h, args->pos0);
     args->n_ctx = args->n_ctx > args->n_kv ? args->n_ctx : args->n_kv;
     int64_t size = stride * (cache ? args->n_ctx : args->n_pos);
     out->memory = calloc((size_t)size, sizeof *out->memory);

@@ -129,6 +129,15 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
     return h.keys && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
 }
 
+/* Of a table of positions. */
+static fd_code try_table_rows(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    int32_t n_row = (int32_t)args->graph->weights[node->weight[0]].n_row;
+    for (h.n = -8; h.n <= MOST_OFFSET && !fd_trial_fits(t); h.n++)
+        if (h.n && args->pos0 + h.n >= 0 && args->n_kv + h.n <= n_row) FD_TRY(fd_trial_try(t, &h, err));
+    return FD_OK;
+}
+
 static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     (void)node;
     for (h.n = -2; h.n <= 2 && !fd_trial_fits(t); h.n++)
@@ -142,6 +151,8 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
         FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));
     }
     FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
+    fd_hypothesis table = {.guess = FD_GUESS_POSITION, .ops = FD_OP_ADD_POSITION + 1};
+    FD_TRY(for_nodes_of(t, FD_OP_ADD_POSITION, table, try_table_rows, parts, err));
     fd_op keys[] = {FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_SCORES}; /* of scores where these are recorded */
     for (int i = 0; i < 2; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};

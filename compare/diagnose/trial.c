@@ -41,7 +41,8 @@ void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {
 
 /* The same number with another value: the better one stands for both, for near it all values are nearly right. */
 static bool same_unknown(const fd_hypothesis *a, const fd_hypothesis *b) {
-    bool number = a->guess == FD_GUESS_PARAMETER || a->guess == FD_GUESS_FACTOR || a->guess == FD_GUESS_INPUT_FACTOR;
+    bool number = a->guess == FD_GUESS_PARAMETER || a->guess == FD_GUESS_FACTOR || a->guess == FD_GUESS_INPUT_FACTOR ||
+                  a->guess == FD_GUESS_CAP;
     fd_hypothesis x = *a;
     x.value = b->value;
     return number && fd_hypothesis_same(&x, b);
