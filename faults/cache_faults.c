@@ -41,6 +41,10 @@ static void not_the_first(const fd_op_args *args) {
                     sizeof(float) * (size_t)width);
 }
 
+static void nothing(const fd_op_args *args) {
+    (void)args;
+}
+
 /* The slot of the newest position still holds, or the kernel is given, the row before it. */
 RULE(newest, .newest_before = true)
 /* The page table's entry for the second page is that of the first. */
@@ -133,6 +137,9 @@ static const fd_fault rows[] = {
      .applies = several_heads, .override = by_head},
     {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
      .override = never},
+    {CACHE("v_never_written", "cache_v", FD_OP_KV_WRITE,
+           "V is zero in the cache: its rows are never written, or written as zeros"),
+     .nodes = "cache_v", .override = nothing, .info.lasting = true},
     {CACHE("v_first_step_lost", "cache_v", FD_OP_KV_WRITE,
            "V's rows of the first step are never written: they are zero in later steps, too"),
      .nodes = "cache_v", .override = not_the_first, .info.lasting = true},

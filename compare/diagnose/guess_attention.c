@@ -5,7 +5,7 @@
 
 /* Keys a tile, or below 0 so many parts. */
 static const int32_t tiles[] = {-2, -4, -8, -3, 4, 8, 16, 32, 64, 128};
-enum { N_TILE = sizeof tiles / sizeof *tiles, MOST_PAGES = 8 };
+enum { N_TILE = sizeof tiles / sizeof *tiles, MOST_PAGES = 8, MOST_ROWS = 64 };
 
 static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
     for (int rule = 0; rule < FD_TILE_RULE_COUNT; rule++)
@@ -21,6 +21,12 @@ static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
 /* `node` -1: of K and V alike. */
 static fd_code try_pages(fd_trial *t, int32_t node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv;
+    for (int32_t page = 0; page < n_kv && n_kv <= MOST_ROWS; page++) /* one row alone */
+        for (int k = 0; k < 3 && !fd_trial_fits(t); k++) {
+            fd_hypothesis h = {.guess = FD_GUESS_PAGE, .node = node, .layer = FD_ANY_LAYER, .which = page, .n = 1};
+            h.other = k == 0 ? -1 : k == 1 ? page - 1 : page + 1;
+            if (h.other >= -1 && h.other < n_kv) FD_TRY(fd_trial_try(t, &h, err));
+        }
     for (int32_t size = 4; size <= 64; size *= 2) {
         int32_t n = (n_kv + size - 1) / size;
         for (int32_t page = 0; page < n && n <= MOST_PAGES; page++)

@@ -88,8 +88,8 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 /* ---- keys ---- */
 
 /* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf, that have none by
- * right, in every head of every row. */
-static uint64_t keys_without_weight(const fd_trial *t) {
+ * right, in every head of every row; `but_own`: their own rows may see them. */
+static uint64_t keys_without_weight(const fd_trial *t, bool but_own) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
     int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
@@ -98,7 +98,7 @@ static uint64_t keys_without_weight(const fd_trial *t) {
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && zero; i++) {
         int64_t key = i % n_kv;
         bool visible = scores ? isfinite(t->all.plain.rows[i]) : t->all.plain.rows[i] > 0;
-        if (key > r->args.pos0 + i / stride || !visible) continue;
+        if (key > r->args.pos0 + i / stride - but_own || !visible) continue;
         any |= 1ull << key;
         bool seen = scores ? isfinite(r->output[i]) : r->output[i] > 0 || r->output[i] < 0;
         if (seen) zero &= ~(1ull << key);
@@ -125,8 +125,17 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
             FD_TRY(fd_trial_try(t, &h, err));
         }
     h.which = FD_KEYS_SET;
-    h.keys = keys_without_weight(t);
-    return h.keys && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+    for (h.n = 0; h.n < 2 && !fd_trial_fits(t); h.n++) {
+        h.keys = keys_without_weight(t, h.n > 0);
+        if (h.keys) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    /* through a span, one alone */
+    for (int32_t key = 0; key < 2 * n_kv && n_kv <= 64 && node->op != args->node->op && !fd_trial_fits(t); key++) {
+        h.n = key % 2;
+        h.keys = 1ull << (key / 2);
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
 }
 
 /* Of a table of positions. */

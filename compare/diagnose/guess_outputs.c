@@ -177,13 +177,14 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
     const struct {
         fd_row_rule rule;
         int32_t n;
-    } rules[] = {{FD_ROWS_EARLIER, 1}, {FD_ROWS_EARLIER, -1}, {FD_ROWS_ALL_ARE, 0}, {FD_ROWS_ALL_ARE, n_pos - 1}};
+    } rules[] = {{FD_ROWS_EARLIER, 1},         {FD_ROWS_EARLIER, -1}, {FD_ROWS_ALL_ARE, 0},
+                 {FD_ROWS_ALL_ARE, n_pos - 1}, {FD_ROWS_ROLLED, 1},   {FD_ROWS_ROLLED, n_pos - 1}};
     if (node->op == FD_OP_KV_WRITE && t->all.request->n_earlier > 0) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_LAST_OF_EARLIER};
         FD_TRY(fd_trial_try(t, &h, err));
     }
     if (node->over_kv || node->op == FD_OP_KV_WRITE) return FD_OK;
-    for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+    for (int i = 0; i < 6 && !fd_trial_fits(t); i++) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = rules[i].rule, .n = rules[i].n};
         FD_TRY(fd_trial_try(t, &h, err));
     }

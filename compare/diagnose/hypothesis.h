@@ -49,6 +49,7 @@ typedef enum fd_key_rule {
 typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
     FD_ROWS_ALL_ARE,
+    FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
 } fd_row_rule;
 typedef enum fd_order_rule {
@@ -78,7 +79,7 @@ typedef struct fd_hypothesis {
     int32_t which, other, n;
     int32_t first, end;
     double value;
-    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden */
+    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden; `n` 1: but not from its own row */
 } fd_hypothesis;
 
 /* The op as it should be. */

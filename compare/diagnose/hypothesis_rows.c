@@ -28,7 +28,7 @@ static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own) {
     case FD_KEYS_FIRST_N: return key >= h->n && key != own;
     case FD_KEYS_NOT_OWN: return key == own && own > 0;
     case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;
-    case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0;
+    case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0 && !(h->n && key == own);
     }
     return false;
 }
@@ -132,6 +132,7 @@ static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i,
 
 static int64_t row_source(const fd_hypothesis *h, int64_t row, int64_t n_row, int32_t n_earlier) {
     int64_t from = h->which == FD_ROWS_ALL_ARE           ? h->n
+                   : h->which == FD_ROWS_ROLLED          ? (row + n_row - h->n) % n_row
                    : h->which == FD_ROWS_LAST_OF_EARLIER ? (row < n_earlier ? row : n_earlier - 1)
                                                          : row - h->n;
     return from < 0 || from >= n_row ? row : from;

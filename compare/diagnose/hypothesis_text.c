@@ -19,7 +19,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
     case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
-    case FD_GUESS_PAGE: return "page_wrong";
+    case FD_GUESS_PAGE: return h->n == 1 ? "cache_row_wrong" : "page_wrong";
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
@@ -91,6 +91,7 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
         size_t at = (size_t)SAY("the mask hides positions");
         for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
             if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+        if (h->n && at < size) snprintf(to + at, size - at, ", but a token from itself");
         break;
     }
     }
@@ -137,7 +138,11 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
 static void page_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const char *cache = h->node < 0 ? "K and V" : graph->nodes[h->node].op == FD_OP_ATTN_MIX ? "V" : "K";
     int32_t first = h->which * h->n;
-    if (h->other < 0)
+    if (h->n == 1 && h->other < 0)
+        SAY("the %s row of position %d is read as zeros", cache, first);
+    else if (h->n == 1)
+        SAY("the %s row of position %d is read from that of %d", cache, first, h->other);
+    else if (h->other < 0)
         SAY("the %s rows of positions %d…%d, a page of %d, are read as zeros", cache, first, first + h->n - 1, h->n);
     else
         SAY("the %s rows of positions %d…%d, a page of %d, are read from those of %d…%d", cache, first,
@@ -149,6 +154,9 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->end) snprintf(where, sizeof where, "elements %d…%d of each row are", h->first, h->end - 1);
     if (h->which == FD_ROWS_LAST_OF_EARLIER)
         SAY("nothing new is written: each row is the last one of earlier steps");
+    else if (h->which == FD_ROWS_ROLLED)
+        SAY("each row is the right one of the position 1 %s, around the end of the step",
+            h->n == 1 ? "earlier" : "later");
     else if (h->which == FD_ROWS_ALL_ARE)
         SAY("every row is that of position %d", h->n);
     else

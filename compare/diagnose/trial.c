@@ -9,6 +9,7 @@
  * squares. */
 #define DECIDES        8.0
 #define DECIDES_BEYOND 16.0
+#define DECIDES_ALONE  1024.0 /* of one op: a function of a library's own rounds more than its formula does */
 #define LITTLE_LEFT    100.0
 #define MOST_Z_OF_SPAN 4.0
 
@@ -21,7 +22,10 @@ bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
 
 bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
     if (fit->z <= 1.0) return true;
-    return t->n_span > 1 && fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
+    if (t->n_span == 1)
+        return t->all.request->numerics && fit->z <= MOST_Z_OF_SPAN &&
+               fit->rms * DECIDES_ALONE < t->out->unmodified.rms;
+    return fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
 }
 
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
