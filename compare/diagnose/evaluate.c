@@ -26,8 +26,9 @@ static void allow_partial_sums(const fd_evaluation *ev, const fd_op_args *args, 
     for (int64_t i = 0; i < n; i++) tau[i] += u * fabs((double)x[i]);
 }
 
-/* Rows before the step in question are as they should be. */
-static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, fd_error *err) {
+/* Rows before the step in question are as they should be, and so are their samples. */
+static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
+                            fd_error *err) {
     int32_t id = args->node->id;
     const fd_explain_request *r = ev->bench->request;
     int32_t n_kept = fd_hypothesis_changes_output(&ev->h, args->node) ? r->n_earlier : r->n_context;
@@ -38,6 +39,11 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
     FD_TRY(fd_bench_compute(&ev->bench->plain, id, false, &plain, NULL, err));
     if (plain.state == FD_VARIANT_COMPUTED) {
         memcpy(v->rows, plain.rows, sizeof *v->rows * (size_t)n);
+        for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++) {
+            const float *of_plain = ev->bench->plain.works[id].sample[d];
+            memcpy(sample[d] + (v->rows - v->memory), of_plain ? of_plain + (v->rows - v->memory) : plain.rows,
+                   sizeof *v->rows * (size_t)n);
+        }
         if (v->tau && plain.tau) memcpy(v->tau, plain.tau, sizeof *v->tau * (size_t)n);
     }
     fd_variant_free(&plain);
@@ -79,7 +85,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     FD_TRY(fd_bench_change_output(ev, args, out->rows, out->tau, err));
     if (ev->bounds && (keep_samples || in->any_sample))
         FD_TRY(fd_bench_sample(ev, args, in, keep_samples, size, out, sample, err));
-    return keep_context(ev, args, out, err);
+    return keep_context(ev, args, out, sample, err);
 }
 
 fd_code fd_bench_compute(fd_evaluation *ev, int32_t id, bool keep_samples, fd_variant *out, float *sample[FD_N_SAMPLE],

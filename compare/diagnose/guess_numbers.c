@@ -62,17 +62,15 @@ enum { MOST_OFFSET = 64 };
 
 static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
+    int32_t prompt = t->all.request->args.first_batch;
     int32_t n_step = t->n_span == 1 && n_kv < MOST_OFFSET ? n_kv : 8; /* some step's length, added again */
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
-                 {FD_POSITION_OFFSET, -first, -first},
-                 {FD_POSITION_OFFSET, first, first},
-                 {FD_POSITION_OFFSET, -n_step, n_step},
-                 {FD_POSITION_IS, 0, 2},
-                 {FD_POSITION_CLAMPED, -2, -1},
-                 {FD_POSITION_MODULO, 2, n_kv - 1},
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},           {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},    {FD_POSITION_OFFSET, prompt, prompt},
+                 {FD_POSITION_OFFSET, -n_step, n_step}, {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},         {FD_POSITION_MODULO, 2, n_kv - 1},
                  {FD_POSITION_AT_MOST, 1, n_kv - 2}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
