@@ -217,6 +217,9 @@ static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of
         FD_TRY(fd_diagnose(&how, &out->explanation, err));
     else
         FD_TRY(explain_first(c, &how, &out->explanation, err));
+    const fd_verdict_map *map = &c->map[of_reference ? REF : CAND];
+    const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
+    FD_TRY(fd_refute_by_later_steps(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
     return FD_OK;
 }

@@ -76,6 +76,12 @@ void fd_verdict_reason(fd_verdict *verdict, fd_remark reason) {
     append(&verdict->reasons, reason);
 }
 
+void fd_verdict_late_reason(fd_verdict *verdict, fd_remark reason) {
+    if (verdict->status == FD_DIVERGED || verdict->status == FD_CHECK_DUMP) return;
+    fd_verdict_reason(verdict, reason);
+    verdict->status = FD_INCOMPLETE;
+}
+
 void fd_verdict_note(fd_verdict *verdict, fd_remark note) {
     append(&verdict->notes, note);
 }

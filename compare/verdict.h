@@ -229,7 +229,8 @@ typedef struct fd_verdict_counts {
  * words. */
 typedef enum fd_remark_kind {
     /* reasons: why a verdict of "identical" or "noise" is impossible */
-    FD_REASON_NOT_SEEN, /* n: tensors that could not be looked at */
+    FD_REASON_NOT_SEEN,  /* n: tensors that could not be looked at */
+    FD_REASON_UNMATCHED, /* n: the candidate's tensors that its map does not name */
     FD_REASON_NOTHING_COMPARED,
     FD_REASON_RUN_STOPPED,      /* side: its trace is incomplete; n: positions */
     FD_REASON_POSITIONS_DIFFER, /* n: reference's, candidate's */
@@ -314,6 +315,8 @@ int fd_verdict_exit_status(const fd_verdict *verdict);
 
 /* Appends; what exceeds FD_MAX_REMARKS is counted, not kept. */
 void fd_verdict_reason(fd_verdict *verdict, fd_remark reason);
+/* One that is known after the verdict: what had no divergence is incomplete then. */
+void fd_verdict_late_reason(fd_verdict *verdict, fd_remark reason);
 void fd_verdict_note(fd_verdict *verdict, fd_remark note);
 
 /* A note when the sides follow different numerics: rounding alone can then make them differ. */

@@ -154,6 +154,8 @@ typedef struct fd_op_args {
      * batch came before the first one, negative: so many of these rows are of earlier batches. */
     bool row_by_row;
     int32_t batch_offset;
+    int32_t first_batch; /* rows of the run's first batch; 0: this is it, or it is not known */
+    int32_t batch_end;   /* the position after the batch's last row, where that is not here; 0: n_kv */
 } fd_op_args;
 
 /* Runs one node's op on its arguments. cli/ hands it to the parts that replay ops without seeing an executor. */

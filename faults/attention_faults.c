@@ -15,6 +15,9 @@ RULE(group_modulo, .heads = FD_HEADS_GROUP_MODULO)
 RULE(in_turn, .heads = FD_HEADS_IN_TURN)
 RULE(unmasked, .look_ahead = INT32_MAX)
 RULE(one_ahead, .look_ahead = 1)
+RULE(masked_zero, .look_ahead = INT32_MAX, .masked_zero = true)
+FD_OVERRIDE(softmax_masked_zero,
+            fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX, .masked_zero = true}))
 FD_OVERRIDE(softmax_unmasked, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX}))
 FD_OVERRIDE(softmax_one_ahead, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = 1}))
 
@@ -39,6 +42,7 @@ FD_APPLIES(is_not_square,
 FD_EDIT(gqa_divisor, in_all_three(node, scores_divisor, NULL, mix_divisor))
 FD_EDIT(gqa_group_modulo, in_all_three(node, scores_group_modulo, NULL, mix_group_modulo))
 FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
+FD_EDIT(mask_zero, in_all_three(node, scores_masked_zero, softmax_masked_zero, mix_masked_zero))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
 
 /* worker-orcd kept Q in per-thread registers: each thread multiplied the q it had loaded itself, element 0 for all. */
@@ -150,6 +154,9 @@ static const fd_fault rows[] = {
      .applies = is_not_square, .edit = gqa_group_modulo},
     {ATTENTION("mask_missing", "attn_weights", FD_OP_COUNT, "there is no causal mask: a token sees the later ones"),
      .edit = mask_missing},
+    {ATTENTION("mask_zero", "attn_weights", FD_OP_COUNT,
+               "the mask makes scores of later tokens 0, not -Inf: they count, and are mixed in"),
+     .edit = mask_zero},
     {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,
                "the causal mask is off by one: a token sees the next one"),
      .edit = mask_one_ahead},

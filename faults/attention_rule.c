@@ -29,6 +29,12 @@ static int32_t written(const fd_op_args *args, fd_attention_rule r, int32_t row)
     return r.stale ? fd_fault_batch_start(args, row) : args->n_kv;
 }
 
+/* The row of the cache that is read as key t of a row at `own`. */
+static int32_t source(fd_attention_rule r, int32_t t, int32_t own) {
+    if (r.newest_before && t == own && t > 0) return t - 1;
+    return r.page > 0 && t / r.page == 1 ? t - r.page : t;
+}
+
 float fd_rule_score(const fd_node *node, float dot) {
     float score = dot * node->scale;
     return node->softcap > 0.0f ? fd_softcap32(score, node->softcap) : score;
@@ -47,15 +53,17 @@ float fd_rule_with_sink(const fd_op_args *args, float sum, float sink) {
 void fd_rule_scores(const fd_op_args *args, fd_attention_rule r) {
     shape s = {fd_fault_input(args, 0)->shape[0], fd_fault_input(args, 1)->shape[0], fd_fault_input(args, 0)->shape[1],
                args->n_kv};
+    int64_t stride = (int64_t)s.n_head_kv * s.head_dim;
     for (int32_t row = 0; row < args->n_pos; row++)
         for (int32_t h = 0; h < s.n_head; h++) {
             const float *q = (const float *)args->in[0] + ((int64_t)row * s.n_head + h) * s.head_dim;
             const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, r, h) * s.head_dim;
             float *to = (float *)args->out + ((int64_t)row * s.n_head + h) * s.n_kv;
-            int32_t n = visible(s, r, args->pos0 + row), first = fd_node_first_seen(args->node, args->pos0 + row);
-            int32_t there = written(args, r, row);
-            for (int32_t t = 0; t < s.n_kv; t++, k += (int64_t)s.n_head_kv * s.head_dim) {
-                float score = t < there ? fd_rule_score(args->node, fd_fault_dot(q, k, s.head_dim)) : 0.0f;
+            int32_t own = args->pos0 + row, n = visible(s, r, own), first = fd_node_first_seen(args->node, own);
+            int32_t there = r.masked_zero ? own + 1 : written(args, r, row);
+            for (int32_t t = 0; t < s.n_kv; t++) {
+                const float *key = k + source(r, t, own) * stride;
+                float score = t < there ? fd_rule_score(args->node, fd_fault_dot(q, key, s.head_dim)) : 0.0f;
                 to[t] = t < n && t >= first ? score : -INFINITY;
             }
         }
@@ -66,9 +74,10 @@ void fd_rule_softmax(const fd_op_args *args, fd_attention_rule r) {
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *from = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         float *w = (float *)args->out + (int64_t)i * s.n_kv, sink = fd_rule_sink(args, i % s.n_head), max = sink;
-        int32_t n = visible(s, r, args->pos0 + i / s.n_head);
-        for (int32_t t = 0; t < n; t++) max = fmaxf(max, from[t]);
-        for (int32_t t = 0; t < s.n_kv; t++) w[t] = t < n ? fd_exp32(from[t] - max) : 0.0f;
+        int32_t own = args->pos0 + i / s.n_head, n = visible(s, r, own);
+        for (int32_t t = 0; t < n; t++) max = fmaxf(max, r.masked_zero && t > own ? 0.0f : from[t]);
+        for (int32_t t = 0; t < s.n_kv; t++)
+            w[t] = t < n ? fd_exp32((r.masked_zero && t > own ? 0.0f : from[t]) - max) : 0.0f;
         float sum = fd_rule_with_sink(args, fd_sum(w, n), sink - max);
         for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
     }
@@ -81,11 +90,11 @@ void fd_rule_mix(const fd_op_args *args, fd_attention_rule r) {
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         const float *v = (const float *)args->in[1] + (int64_t)kv_head(s, r, i % s.n_head) * s.head_dim;
-        int32_t n = visible(s, r, args->pos0 + i / s.n_head), there = written(args, r, i / s.n_head);
+        int32_t own = args->pos0 + i / s.n_head, n = visible(s, r, own), there = written(args, r, i / s.n_head);
         for (int32_t d = 0; d < s.head_dim; d++) {
             float total = 0.0f, acc = 0.0f;
             for (int32_t t = 0; t < n; t++) {
-                acc = fmaf(p[t], t < there ? v[t * stride + d] : 0.0f, acc);
+                acc = fmaf(p[t], t < there ? v[source(r, t, own) * stride + d] : 0.0f, acc);
                 if (t % 64 == 63 || t == n - 1) {
                     total = total + acc;
                     acc = 0.0f;

@@ -18,6 +18,9 @@ typedef struct fd_attention_rule {
     fd_head_rule heads;
     int32_t look_ahead; /* positions past its own that a row sees; INT32_MAX: all of the batch */
     bool stale;         /* the batch's own rows are not in the cache yet: zeros */
+    bool newest_before; /* for its own row of the cache a row reads the one before it */
+    bool masked_zero;   /* scores past a row's own position are 0, and count */
+    int32_t page;       /* keys a page of the cache; the second page is read from the first one's place. 0: no pages */
 } fd_attention_rule;
 
 /* Overrides of ATTN_SCORES, ATTN_SOFTMAX (look_ahead alone) and ATTN_MIX. */

@@ -23,12 +23,33 @@ FD_OVERRIDE(by_head, write_with_stride(args, args->node->shape[1]))
 FD_OVERRIDE(never, write_with_stride(args, 0))
 FD_APPLIES(several_heads, node->n_dim == 2 && node->shape[0] > 1)
 
+#define RULE(name, ...)                                                                                                \
+    FD_OVERRIDE(name##_k, fd_rule_scores(args, (fd_attention_rule){__VA_ARGS__}))                                      \
+    FD_OVERRIDE(name##_v, fd_rule_mix(args, (fd_attention_rule){__VA_ARGS__}))                                         \
+    FD_EDIT(name##_both, node->override = node->op == FD_OP_ATTN_SCORES ? name##_k                                     \
+                                          : node->op == FD_OP_ATTN_MIX  ? name##_v                                     \
+                                                                        : node->override)
 /* Attention runs before the batch's rows are in the cache, which is zero there: scores of 0, nothing mixed. */
-FD_OVERRIDE(stale_k, fd_rule_scores(args, (fd_attention_rule){.stale = true}))
-FD_OVERRIDE(stale_v, fd_rule_mix(args, (fd_attention_rule){.stale = true}))
-FD_EDIT(stale_both, node->override = node->op == FD_OP_ATTN_SCORES ? stale_k
-                                     : node->op == FD_OP_ATTN_MIX  ? stale_v
-                                                                   : node->override)
+RULE(stale, .stale = true)
+/* V's rows of the first batch stay zero, for later ones, too. */
+static void not_the_first(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node);
+    int32_t first = args->first_batch ? args->first_batch : args->pos0 == 0 ? args->n_pos : 0;
+    for (int32_t r = 0; r < args->n_pos; r++)
+        if (args->pos0 + r >= first)
+            memmove((float *)args->out + (args->pos0 + r) * width, (const float *)args->in[0] + r * width,
+                    sizeof(float) * (size_t)width);
+}
+
+static void nothing(const fd_op_args *args) {
+    (void)args;
+}
+
+/* The slot of the newest position still holds, or the kernel is given, the row before it. */
+RULE(newest, .newest_before = true)
+/* The page table's entry for the second page is that of the first. */
+enum { PAGE = 4 };
+RULE(page, .page = PAGE)
 
 /* Softmax reads `n_more` slots past the row's own. They were never written: their K is zero, so is their score, and
  * their V adds nothing to the mix. */
@@ -43,21 +64,37 @@ static void softmax_with_empty_slots(const fd_op_args *args, int32_t own, float 
     for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
 }
 
-/* Tokens come one after another here, as such engines feed them: the slots after a row's own are empty. */
-static void past_the_length(const fd_op_args *args, bool all) {
-    int32_t n_head = args->node->shape[0], n_slot = args->graph->hparams.n_ctx_train;
+/* Which empty slots count. */
+enum slots { ALL_SLOTS, ONE_SLOT }; /* or how many a padded length is a multiple of */
+
+/* Tokens come one after another here, as such engines feed them: the slots after a row's own are empty. Padding follows
+ * the step's last key; what the mask hides between does not count. */
+static int32_t empty_slots(const fd_op_args *args, int32_t row, int32_t which) {
+    int32_t own = args->pos0 + row;
+    int32_t n_slot = args->graph->hparams.n_ctx_train, n_left = n_slot > own + 1 ? n_slot - own - 1 : 0;
+    if (which > ONE_SLOT) return (which - fd_fault_batch_end(args, row) % which) % which;
+    return which == ALL_SLOTS || n_left < 1 ? n_left : 1;
+}
+
+static void past_the_length(const fd_op_args *args, int32_t which) {
+    int32_t n_head = args->node->shape[0];
     float *sinks = args->weight[0] ? fd_fault_row(args->weight[0], 0) : NULL;
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
-        int32_t own = args->pos0 + i / n_head, n_left = n_slot > own + 1 ? n_slot - own - 1 : 0;
+        int32_t own = args->pos0 + i / n_head;
         softmax_with_empty_slots(args, own, (float *)args->out + (int64_t)i * args->n_kv,
                                  (const float *)args->in[0] + (int64_t)i * args->n_kv,
-                                 sinks ? sinks[i % n_head] : -INFINITY, all || n_left < 1 ? n_left : 1);
+                                 sinks ? sinks[i % n_head] : -INFINITY, empty_slots(args, i / n_head, which));
     }
     if (args->weight[0] && !sinks) fd_fault_nan(args, (int64_t)n_head * args->n_kv);
     free(sinks);
 }
-FD_OVERRIDE(all_slots, past_the_length(args, true))
-FD_OVERRIDE(one_slot_more, past_the_length(args, false))
+FD_OVERRIDE(all_slots, past_the_length(args, ALL_SLOTS))
+FD_OVERRIDE(one_slot_more, past_the_length(args, ONE_SLOT))
+FD_OVERRIDE(padded_to_16, past_the_length(args, 16))
+FD_OVERRIDE(padded_to_32, past_the_length(args, 32))
+FD_OVERRIDE(padded_to_64, past_the_length(args, 64))
+FD_OVERRIDE(padded_to_128, past_the_length(args, 128))
+FD_OVERRIDE(padded_to_256, past_the_length(args, 256))
 
 static void read_other(const fd_graph *graph, fd_node *node, int32_t cache) {
     if (cache < 0) return;
@@ -79,6 +116,16 @@ FD_EDIT(v_is_k, read_other(site->graph, node, fd_fault_sibling(site->graph, node
 
 #define CACHE(name, located, op_, summary) .info = {name, "kv_cache", summary, located, false}, .op = op_
 
+#define PADDED(n)                                                                                                      \
+    {                                                                                                                  \
+        .info = {.name = "softmax_padding_" #n,                                                                        \
+                 .family = "kv_cache",                                                                                 \
+                 .summary = "softmax counts the keys that pad a step's to a multiple of " #n "; their score is 0",     \
+                 .located = "attn_weights",                                                                            \
+                 .whole_batch = true},                                                                                 \
+        .op = FD_OP_ATTN_SOFTMAX, .override = padded_to_##n                                                            \
+    }
+
 static const fd_fault rows[] = {
     {CACHE("kv_off_by_one", "cache_k", FD_OP_KV_WRITE, "K and V rows are written one position too far"),
      .edit = one_further},
@@ -90,12 +137,30 @@ static const fd_fault rows[] = {
      .applies = several_heads, .override = by_head},
     {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
      .override = never},
+    {CACHE("v_never_written", "cache_v", FD_OP_KV_WRITE,
+           "V is zero in the cache: its rows are never written, or written as zeros"),
+     .nodes = "cache_v", .override = nothing, .info.lasting = true},
+    {CACHE("v_first_step_lost", "cache_v", FD_OP_KV_WRITE,
+           "V's rows of the first step are never written: they are zero in later steps, too"),
+     .nodes = "cache_v", .override = not_the_first, .info.lasting = true},
     {CACHE("kv_stale_row", "attn_scores", FD_OP_ATTN_SCORES, "attention reads K before this batch's rows are written"),
      .override = stale_k},
     {CACHE("kv_stale_v", "attn_out", FD_OP_ATTN_MIX, "attention reads V before this batch's rows are written"),
      .override = stale_v},
     {CACHE("kv_stale_both", "attn_scores", FD_OP_COUNT, "attention reads K and V before this batch's rows are written"),
      .edit = stale_both},
+    {CACHE("newest_key_stale", "attn_scores", FD_OP_ATTN_SCORES,
+           "for the newest position attention reads the K row of the one before"),
+     .override = newest_k},
+    {CACHE("newest_value_stale", "attn_out", FD_OP_ATTN_MIX,
+           "for the newest position attention reads the V row of the one before"),
+     .override = newest_v},
+    {CACHE("newest_both_stale", "attn_scores", FD_OP_COUNT,
+           "for the newest position attention reads the K and V rows of the one before"),
+     .edit = newest_both},
+    {CACHE("page_wrong", "attn_scores", FD_OP_COUNT,
+           "the page table is wrong: pages of 4 keys, and the second is read from the first one's place"),
+     .edit = page_both},
     {CACHE("kv_previous_layer", "attn_scores", FD_OP_COUNT, "layers share a cache: a layer reads the one before it"),
      .edit = previous_layer},
     {CACHE("kv_v_is_k", "attn_out", FD_OP_ATTN_MIX, "K and V share a cache: attention mixes the rows of K"),
@@ -107,5 +172,10 @@ static const fd_fault rows[] = {
     {CACHE("cache_one_slot_more", "attn_weights", FD_OP_ATTN_SOFTMAX,
            "attention goes over one slot more than is written; its score is 0"),
      .override = one_slot_more},
+    PADDED(16),
+    PADDED(32),
+    PADDED(64),
+    PADDED(128),
+    PADDED(256),
 };
 const fd_fault_family fd_cache_faults = FD_FAULT_FAMILY(rows);

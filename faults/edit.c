@@ -75,6 +75,10 @@ int32_t fd_fault_batch_start(const fd_op_args *args, int32_t row) {
     return args->row_by_row || start > own ? own : start;
 }
 
+int32_t fd_fault_batch_end(const fd_op_args *args, int32_t row) {
+    return args->row_by_row ? args->pos0 + row + 1 : args->batch_end ? args->batch_end : args->n_kv;
+}
+
 void fd_fault_copy(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = ((const float *)args->in[0])[i];

@@ -120,6 +120,10 @@ static float of_square(float x) {
 FD_OVERRIDE(alone_erf, activate_alone(args, of_erf))
 FD_OVERRIDE(alone_relu, activate_alone(args, of_relu))
 FD_OVERRIDE(alone_square, activate_alone(args, of_square))
+FD_OVERRIDE(alone_silu, activate_alone(args, fd_silu32))
+FD_OVERRIDE(alone_gelu, activate_alone(args, gelu_tanh))
+FD_OVERRIDE(alone_gelu_quick, activate_alone(args, gelu_quick))
+FD_OVERRIDE(alone_sigmoid, activate_alone(args, sigmoid))
 FD_APPLIES(is_alone, (node->op == FD_OP_GELU || node->op == FD_OP_RELU_SQUARED) && node->layer >= 0)
 FD_APPLIES(is_gelu_alone, node->op == FD_OP_GELU)
 FD_APPLIES(is_relu_squared, node->op == FD_OP_RELU_SQUARED)
@@ -146,6 +150,13 @@ static const fd_fault rows[] = {
      .override = alone_erf},
     {FFN("up_relu", "without a gate: ReLU in place of the activation, its square among them"), .applies = is_alone,
      .override = alone_relu},
+    {FFN("up_silu", "without a gate: SiLU in place of the activation"), .applies = is_alone, .override = alone_silu},
+    {FFN("up_gelu", "without a gate: GELU (tanh approximation) in place of ReLU's square"), .applies = is_relu_squared,
+     .override = alone_gelu},
+    {FFN("up_gelu_quick", "without a gate: GELU's quick form, x / (1 + e^(-1.702 x)), in place of the activation"),
+     .applies = is_alone, .override = alone_gelu_quick},
+    {FFN("up_sigmoid", "without a gate: the sigmoid in place of the activation"), .applies = is_alone,
+     .override = alone_sigmoid},
     {FFN("up_square", "without a gate: negative elements are squared too"), .applies = is_relu_squared,
      .override = alone_square},
     {FFN("up_activation_missing", "without a gate: the activation is left out"), .applies = is_alone,

@@ -40,8 +40,8 @@ typedef struct fd_fault_family {
 } fd_fault_family;
 
 extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults, fd_norm_faults, fd_matmul_faults,
-    fd_rope_faults, fd_attention_faults, fd_softmax_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults,
-    fd_numerics_faults, fd_output_faults, fd_rank_faults, fd_recurrent_faults;
+    fd_rope_faults, fd_attention_faults, fd_softmax_faults, fd_tile_faults, fd_cache_faults, fd_ffn_faults,
+    fd_moe_faults, fd_numerics_faults, fd_output_faults, fd_rank_faults, fd_recurrent_faults;
 
 #define FD_FAULT_FAMILY(rows)                                                                                          \
     { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }
@@ -87,6 +87,8 @@ const fd_node *fd_fault_input(const fd_op_args *args, int i);
 
 /* Position of the first row of the batch that row `row` is of. */
 int32_t fd_fault_batch_start(const fd_op_args *args, int32_t row);
+/* And the position after its last row. */
+int32_t fd_fault_batch_end(const fd_op_args *args, int32_t row);
 
 /* An override: the first input as it is. */
 void fd_fault_copy(const fd_op_args *args);

@@ -47,6 +47,8 @@ static void tile_unwritten(const fd_op_args *args) {
 FD_APPLIES(has_bias, fd_fault_weight(graph, node, 1) != NULL)
 FD_APPLIES(more_than_a_tile, fd_fault_weight(graph, node, 0)->n_row > TILE)
 
+/* missing_qkv_bias has the others. */
+FD_APPLIES(has_other_bias, has_bias(graph, node) && !fd_fault_is_one_of(node, "attn_q attn_k attn_v"))
 FD_EDIT(bias_missing, node->weight[1] = -1)
 
 #define MATMUL(name, summary) .info = {name, "matmul", summary, "attn_q", false}, .op = FD_OP_MATMUL
@@ -54,6 +56,11 @@ FD_EDIT(bias_missing, node->weight[1] = -1)
 static const fd_fault rows[] = {
     {MATMUL("missing_qkv_bias", "the Q, K and V biases are not added"), .nodes = "attn_q attn_k attn_v",
      .applies = has_bias, .edit = bias_missing},
+    {.info = {"missing_bias", "matmul", "the bias of attention's output, of the FFN or of the logits is not added",
+              "attn_proj ffn_up ffn_down", false},
+     .op = FD_OP_MATMUL,
+     .applies = has_other_bias,
+     .edit = bias_missing},
     {MATMUL("bias_twice", "biases are added twice"), .applies = has_bias, .override = bias_twice},
     {MATMUL("half_summed", "only the first half of each dot product is summed"), .override = half_summed},
     {MATMUL("f16_accumulation", "dot products are accumulated in binary16"), .override = f16_accumulation},

@@ -151,16 +151,18 @@ FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 FD_APPLIES(has_eps, node->eps > 0.0f)
 FD_EDIT(eps_missing, node->eps = 0.0f)
 
-/* x / sqrt(mean(x²) + eps) in place of LayerNorm: the mean stays. */
-static void mean_kept(const fd_op_args *args) {
+/* LayerNorm with r by `scale_of`; `centred`: the mean is taken off. */
+static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centred) {
     int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * fd_node_width(args->node) / n;
     for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
-        float *y = (float *)args->out + row * n, scale = scale_right(args->node, x, n);
+        float *y = (float *)args->out + row * n, mean = centred ? fd_sum(x, n) / (float)n : 0.0f;
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
+        float scale = scale_of(args->node, y, n);
         float *w = args->weight[0] ? fd_fault_row(args->weight[0], row % args->weight[0]->n_row) : NULL;
         float *b = args->weight[1] ? fd_fault_row(args->weight[1], row % args->weight[1]->n_row) : NULL;
         for (int64_t i = 0; i < n; i++) {
-            y[i] = x[i] * scale;
+            y[i] = y[i] * scale;
             if (w) y[i] = y[i] * w[i];
             if (b) y[i] = y[i] + b[i];
         }
@@ -168,6 +170,9 @@ static void mean_kept(const fd_op_args *args) {
         free(b);
     }
 }
+/* x / sqrt(mean(x²) + eps): the mean stays. */
+FD_OVERRIDE(mean_kept, layer_norm_by(args, scale_right, false))
+FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, scale_n_less_one, true))
 
 FD_APPLIES(has_norm_bias, node->weight[1] >= 0)
 FD_EDIT(norm_bias_missing, node->weight[1] = -1)
@@ -225,6 +230,8 @@ static const fd_fault rows[] = {
     {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
     {LAYER_NORM("layer_norm_mean_kept", "RMSNorm in place of LayerNorm: the mean is not taken off"),
      .override = mean_kept},
+    {LAYER_NORM("layer_norm_n_less_one", "LayerNorm divides by the unbiased variance, over n - 1"),
+     .override = layer_n_less_one},
     {LAYER_NORM("layer_norm_bias_missing", "LayerNorm's bias is not added"), .applies = has_norm_bias,
      .edit = norm_bias_missing},
 };

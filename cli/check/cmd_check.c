@@ -127,7 +127,7 @@ static fd_code check_outputs(const arguments *a, fd_error *err) {
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
-static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
+static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
     fd_cli_model model = {0};
     fd_trace *ref = NULL;
     fd_candidate candidate = {0};
@@ -147,8 +147,9 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
                         .class_name = a->class_name,
                         .repro = a->output.repro};
     if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
+    if (code == FD_OK && candidate.n_unmatched > 0)
+        fd_verdict_late_reason(verdict, (fd_remark){FD_REASON_UNMATCHED, .n = {(int64_t)candidate.n_unmatched}});
     if (code == FD_OK && !other_prompt) suggest_next(a, candidate.of_files, verdict);
-    *n_unmatched = candidate.n_unmatched;
     fd_trace_close(candidate.trace);
     fd_trace_close(ref);
     if (model.graph) fd_cli_model_close(&model);
@@ -161,11 +162,9 @@ int fd_cmd_check(int argc, char **argv) {
     args.input.keep = args.keep;
     fd_error err = {0};
     fd_verdict verdict = {0};
-    size_t n_unmatched = 0;
     fd_code code = check_outputs(&args, &err);
-    if (code == FD_OK) code = check_engine(&args, &verdict, &n_unmatched, &err);
+    if (code == FD_OK) code = check_engine(&args, &verdict, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("check", &verdict, &args.output) : fd_cli_fail("check", &err);
     fd_verdict_free(&verdict);
-    /* tensors that the map does not name were not compared */
-    return status == FD_EXIT_SAME && n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
+    return status;
 }

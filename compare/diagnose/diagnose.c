@@ -12,7 +12,7 @@ enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
 typedef struct recorded {
     const fd_diagnose_options *o;
     int32_t most; /* rows from the finding on that are asked about; 0: as many as time allows */
-    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier, batch_offset;
+    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier, batch_offset, batch_end;
     bool row_by_row; /* the rows that are asked about are steps of one position */
     double products;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
@@ -85,11 +85,12 @@ static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32
 /* `few`: the first of them that show the finding. */
 static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error *err) {
     const fd_diagnose_options *o = r->o;
-    int32_t pos = o->finding->pos, first, end;
+    int32_t pos = o->finding->pos, first, end, step_end;
     span_cost cost;
     FD_TRY(cost_of(r, node, &cost, err));
     int32_t most = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
+    step_end = end;
     bool history = cost.history && node->op != FD_OP_KV_WRITE;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
     int32_t from = history || (r->most == 0 && pos < first + most) ? first : pos;
@@ -103,6 +104,7 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
     r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
     r->n_earlier = r->pos0 == 0 ? first : 0;
     r->batch_offset = r->pos0 - first;
+    r->batch_end = step_end;
     r->n_pos = end - r->pos0;
     r->n_kv = end;
     r->products = cost.products;
@@ -167,6 +169,8 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                             .n_kv = r->n_kv,
                             .row_by_row = r->row_by_row,
                             .batch_offset = r->batch_offset,
+                            .first_batch = fd_trace_n_step(o->trace) > 0 ? fd_trace_steps(o->trace)[0].n_pos : 0,
+                            .batch_end = r->batch_end,
                             .tokens = fd_trace_tokens(o->trace) + r->pos0};
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) ask.args.in[k] = tensor(r, node->input[k]);
@@ -241,8 +245,10 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
     fd_explanation whole = {0};
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
     const fd_node_finding *f = options->finding;
-    /* one row of a cache may have come there in many ways; and through a span each question costs seconds */
-    bool alone = f->span_first == f->node && options->graph->nodes[f->node].op != FD_OP_KV_WRITE;
+    /* one row of a cache may have come there in many ways; and through a span each question costs seconds, so there the
+     * answer must be able to be another */
+    bool alone = f->span_first == f->node || out->n_departing < out->n_judged;
+    alone &= options->graph->nodes[f->node].op != FD_OP_KV_WRITE;
     bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && alone;
     if (!some || options->table_alone) return FD_OK;
     whole = *out;

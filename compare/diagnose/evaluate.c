@@ -26,17 +26,24 @@ static void allow_partial_sums(const fd_evaluation *ev, const fd_op_args *args, 
     for (int64_t i = 0; i < n; i++) tau[i] += u * fabs((double)x[i]);
 }
 
-/* Rows before the step in question are as they should be. */
-static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, fd_error *err) {
+/* Rows before the step in question are as they should be, and so are their samples. */
+static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
+                            fd_error *err) {
     int32_t id = args->node->id;
     const fd_explain_request *r = ev->bench->request;
     int32_t n_kept = fd_hypothesis_changes_output(&ev->h, args->node) ? r->n_earlier : r->n_context;
     int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv);
     fd_variant plain = {0};
-    if (n == 0 || !ev->works[id].edited) return FD_OK;
+    bool lasting = ev->h.guess == FD_GUESS_FAULT && fd_fault_at(ev->h.fault)->lasting;
+    if (n == 0 || lasting || !ev->works[id].edited) return FD_OK;
     FD_TRY(fd_bench_compute(&ev->bench->plain, id, false, &plain, NULL, err));
     if (plain.state == FD_VARIANT_COMPUTED) {
         memcpy(v->rows, plain.rows, sizeof *v->rows * (size_t)n);
+        for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++) {
+            const float *of_plain = ev->bench->plain.works[id].sample[d];
+            memcpy(sample[d] + (v->rows - v->memory), of_plain ? of_plain + (v->rows - v->memory) : plain.rows,
+                   sizeof *v->rows * (size_t)n);
+        }
         if (v->tau && plain.tau) memcpy(v->tau, plain.tau, sizeof *v->tau * (size_t)n);
     }
     fd_variant_free(&plain);
@@ -54,6 +61,8 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     if (!tried) return FD_OK;
     if (node->op == FD_OP_ROPE) FD_TRY(fd_inputs_make_tables(ev, args, in, err));
     if (node->op == FD_OP_EMBED) FD_TRY(fd_inputs_change_tokens(ev, args, in, err));
+    if (node->op == FD_OP_ADD_POSITION && fd_hypothesis_may_concern(&ev->h, node))
+        args->pos0 = fd_hypothesis_position(&ev->h, args->pos0);
     args->n_ctx = args->n_ctx > args->n_kv ? args->n_ctx : args->n_kv;
     int64_t size = stride * (cache ? args->n_ctx : args->n_pos);
     out->memory = calloc((size_t)size, sizeof *out->memory);
@@ -76,7 +85,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     FD_TRY(fd_bench_change_output(ev, args, out->rows, out->tau, err));
     if (ev->bounds && (keep_samples || in->any_sample))
         FD_TRY(fd_bench_sample(ev, args, in, keep_samples, size, out, sample, err));
-    return keep_context(ev, args, out, err);
+    return keep_context(ev, args, out, sample, err);
 }
 
 fd_code fd_bench_compute(fd_evaluation *ev, int32_t id, bool keep_samples, fd_variant *out, float *sample[FD_N_SAMPLE],

@@ -77,7 +77,8 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     double *scratch = malloc(sizeof *scratch * (size_t)n);
     if (!scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
     if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, rows, tau, args->n_pos, width, scratch);
-    fd_hypothesis_output_rows(&ev->h, args->node, rows, args->pos0, args->n_pos, width, (float *)scratch);
+    fd_output_rows out = {rows, args->pos0, ev->bench->request->n_earlier, args->n_pos, width, (float *)scratch};
+    fd_hypothesis_output_rows(&ev->h, args->node, &out);
     free(scratch);
     return FD_OK;
 }

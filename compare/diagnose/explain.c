@@ -129,6 +129,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
     if (many) return FD_OK;
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     return fd_refute_by_readers(t, err);
@@ -160,6 +161,7 @@ static fd_code run(fd_trial *t, fd_error *err) {
         t->out->unmodified.z = NAN;
         return FD_OK;
     }
+    t->out->n_judged = t->all.request->args.n_pos - t->all.request->n_unjudged;
     t->out->n_departing = departing_rows(t);
     FD_TRY(try_all(t, err));
     return decide(t, err);

@@ -62,17 +62,15 @@ enum { MOST_OFFSET = 64 };
 
 static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
+    int32_t prompt = t->all.request->args.first_batch;
     int32_t n_step = t->n_span == 1 && n_kv < MOST_OFFSET ? n_kv : 8; /* some step's length, added again */
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
-                 {FD_POSITION_OFFSET, -first, -first},
-                 {FD_POSITION_OFFSET, first, first},
-                 {FD_POSITION_OFFSET, -n_step, n_step},
-                 {FD_POSITION_IS, 0, 2},
-                 {FD_POSITION_CLAMPED, -2, -1},
-                 {FD_POSITION_MODULO, 2, n_kv - 1},
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},           {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},    {FD_POSITION_OFFSET, prompt, prompt},
+                 {FD_POSITION_OFFSET, -n_step, n_step}, {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},         {FD_POSITION_MODULO, 2, n_kv - 1},
                  {FD_POSITION_AT_MOST, 1, n_kv - 2}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
@@ -88,8 +86,8 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 /* ---- keys ---- */
 
 /* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf, that have none by
- * right, in every head of every row. */
-static uint64_t keys_without_weight(const fd_trial *t) {
+ * right, in every head of every row; `but_own`: their own rows may see them. */
+static uint64_t keys_without_weight(const fd_trial *t, bool but_own) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
     int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
@@ -98,7 +96,7 @@ static uint64_t keys_without_weight(const fd_trial *t) {
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && zero; i++) {
         int64_t key = i % n_kv;
         bool visible = scores ? isfinite(t->all.plain.rows[i]) : t->all.plain.rows[i] > 0;
-        if (key > r->args.pos0 + i / stride || !visible) continue;
+        if (key > r->args.pos0 + i / stride - but_own || !visible) continue;
         any |= 1ull << key;
         bool seen = scores ? isfinite(r->output[i]) : r->output[i] > 0 || r->output[i] < 0;
         if (seen) zero &= ~(1ull << key);
@@ -125,8 +123,26 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
             FD_TRY(fd_trial_try(t, &h, err));
         }
     h.which = FD_KEYS_SET;
-    h.keys = keys_without_weight(t);
-    return h.keys && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+    for (h.n = 0; h.n < 2 && !fd_trial_fits(t); h.n++) {
+        h.keys = keys_without_weight(t, h.n > 0);
+        if (h.keys) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    /* through a span, one alone */
+    for (int32_t key = 0; key < 2 * n_kv && n_kv <= 64 && node->op != args->node->op && !fd_trial_fits(t); key++) {
+        h.n = key % 2;
+        h.keys = 1ull << (key / 2);
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* Of a table of positions. */
+static fd_code try_table_rows(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    int32_t n_row = (int32_t)args->graph->weights[node->weight[0]].n_row;
+    for (h.n = -8; h.n <= MOST_OFFSET && !fd_trial_fits(t); h.n++)
+        if (h.n && args->pos0 + h.n >= 0 && args->n_kv + h.n <= n_row) FD_TRY(fd_trial_try(t, &h, err));
+    return FD_OK;
 }
 
 static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
@@ -142,6 +158,8 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
         FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));
     }
     FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
+    fd_hypothesis table = {.guess = FD_GUESS_POSITION, .ops = FD_OP_ADD_POSITION + 1};
+    FD_TRY(for_nodes_of(t, FD_OP_ADD_POSITION, table, try_table_rows, parts, err));
     fd_op keys[] = {FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_SCORES}; /* of scores where these are recorded */
     for (int i = 0; i < 2; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};

@@ -37,6 +37,8 @@ static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
     if (h.first >= h.end) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err)); /* zeros */
+    fd_hypothesis earlier = {.guess = FD_GUESS_ROWS, .node = node->id, .first = h.first, .end = h.end, .n = 1};
+    if (!node->over_kv && node->op != FD_OP_KV_WRITE && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &earlier, err));
     for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
         h.value = round(factor * unit) / unit;
         bool again = h.value <= rounded && h.value >= rounded; /* the same digits */
@@ -68,6 +70,69 @@ static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;
+}
+
+static fd_code try_cap(fd_trial *t, const fd_node *node, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_CAP, .node = node->id};
+    bool found;
+    if (node->op != FD_OP_MATMUL || node->layer >= 0 || fd_trial_fits(t)) return FD_OK;
+    return fd_solve(t, h, 30, &found, err); /* as gemma's, near which others are */
+}
+
+/* How far the few rows are from `h` with the last `n` elements of each row as its region. */
+static fd_code distance_of_tail(fd_trial *t, fd_hypothesis *h, int32_t n, double *distance, fd_error *err) {
+    h->first = h->end - n;
+    return fd_trial_distance(t, h, distance, err);
+}
+
+/* The same at other nodes of that op in the span: zeros in gate or in up are zeros in their product. */
+static fd_code try_siblings(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes, *own = &nodes[h.node];
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *other = &nodes[t->span[i]];
+        h.node = other->id;
+        if (other != own && other->op == own->op && fd_node_width(other) == fd_node_width(own))
+            FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* The length of a tail: near a power of two, between whose neighbours the distance has one minimum. */
+static fd_code try_tail(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    int32_t width = h.end, best = 0;
+    double least = t->few_left / 2, at_a, at_b;
+    for (int32_t n = 1; n < width; n *= 2) {
+        double distance;
+        FD_TRY(distance_of_tail(t, &h, n, &distance, err));
+        if (distance < least) least = distance, best = n;
+    }
+    if (best == 0) return FD_OK;
+    int32_t low = best / 2, high = 2 * best < width ? 2 * best : width - 1;
+    while (high - low > 2) {
+        int32_t a = low + (high - low) / 3, b = high - (high - low) / 3;
+        FD_TRY(distance_of_tail(t, &h, a, &at_a, err));
+        FD_TRY(distance_of_tail(t, &h, b, &at_b, err));
+        if (at_a <= at_b)
+            high = b;
+        else
+            low = a;
+    }
+    for (int32_t n = low > 0 ? low : 1; n <= high && !fd_trial_fits(t); n++) {
+        h.first = width - n;
+        FD_TRY(fd_trial_try(t, &h, err));
+        if (fd_trial_fits(t)) FD_TRY(try_siblings(t, h, err));
+    }
+    return FD_OK;
+}
+
+/* The last elements of every row were not written: zeros, or the row before. */
+static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)fd_node_width(node)};
+    if (node->op != FD_OP_MATMUL || fd_trial_fits(t) || fd_trial_exhausted(t)) return FD_OK;
+    FD_TRY(try_tail(t, h, err));
+    h.guess = FD_GUESS_ROWS;
+    h.n = 1;
+    return fd_trial_fits(t) ? FD_OK : try_tail(t, h, err);
 }
 
 /* ---- places ---- */
@@ -112,9 +177,14 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
     const struct {
         fd_row_rule rule;
         int32_t n;
-    } rules[] = {{FD_ROWS_EARLIER, 1}, {FD_ROWS_EARLIER, -1}, {FD_ROWS_ALL_ARE, 0}, {FD_ROWS_ALL_ARE, n_pos - 1}};
+    } rules[] = {{FD_ROWS_EARLIER, 1},         {FD_ROWS_EARLIER, -1}, {FD_ROWS_ALL_ARE, 0},
+                 {FD_ROWS_ALL_ARE, n_pos - 1}, {FD_ROWS_ROLLED, 1},   {FD_ROWS_ROLLED, n_pos - 1}};
+    if (node->op == FD_OP_KV_WRITE && t->all.request->n_earlier > 0) {
+        fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_LAST_OF_EARLIER};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
     if (node->over_kv || node->op == FD_OP_KV_WRITE) return FD_OK;
-    for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+    for (int i = 0; i < 6 && !fd_trial_fits(t); i++) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = rules[i].rule, .n = rules[i].n};
         FD_TRY(fd_trial_try(t, &h, err));
     }
@@ -157,6 +227,8 @@ fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
         const fd_node *node = &nodes[t->span[i]];
         if (i == t->n_span - 1) FD_TRY(try_region(t, node, err));
         if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
+        FD_TRY(try_cap(t, node, err));
+        if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
         FD_TRY(try_rounding(t, node, err));
         FD_TRY(try_orders(t, node, err));
         FD_TRY(try_swapped_heads(t, node, err));

@@ -12,7 +12,8 @@ const fd_hypothesis fd_no_hypothesis = {.guess = FD_GUESS_NONE, .node = -1, .lay
 static fd_op op_of(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].op;
-    case FD_GUESS_POSITION: return FD_OP_ROPE;
+    case FD_GUESS_POSITION: return h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_ROPE;
+    case FD_GUESS_TILES: return FD_OP_ATTN_MIX;
     case FD_GUESS_TOKEN: return FD_OP_EMBED;
     case FD_GUESS_NONE:
     case FD_GUESS_FAULT:
@@ -22,7 +23,9 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_BLOCKS:
+    case FD_GUESS_PAGE:
     case FD_GUESS_KEYS:
+    case FD_GUESS_CAP:
     case FD_GUESS_FACTOR:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS:
@@ -34,6 +37,7 @@ static fd_op op_of(const fd_hypothesis *h) {
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
+    if (h->guess == FD_GUESS_PAGE) return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;
 }
 

@@ -17,13 +17,16 @@ typedef enum fd_guess {
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row are left out; of attention's weights: keys after the
                               last whole tile of `n`, counted to the row's own (`which` 0) or to the step's last (1) */
     FD_GUESS_PARTIAL,    /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
+    FD_GUESS_TILES,      /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
+    FD_GUESS_PAGE,       /* page `which` of the cache, of `n` keys, is read from the place of page `other`; -1: zeros */
     FD_GUESS_KEYS,       /* softmax does not see some keys: `which` is fd_key_rule */
     FD_GUESS_BLOCKS,     /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
     FD_GUESS_TOKEN,      /* an embedding reads the row of the token's id + `n` */
     /* what comes out */
     FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
-    FD_GUESS_ROWS,    /* other rows: `which` is fd_row_rule */
+    FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
+    FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_ROUNDED, /* rounded to the element type `other`; `which` 1: what the op reads, 2: both */
 } fd_guess;
 
@@ -43,7 +46,12 @@ typedef enum fd_key_rule {
     FD_KEYS_CHUNK, /* the step that begins at position `n` sees as many keys as if it were the first */
     FD_KEYS_SET
 } fd_key_rule;
-typedef enum fd_row_rule { FD_ROWS_EARLIER, FD_ROWS_ALL_ARE } fd_row_rule;
+typedef enum fd_row_rule {
+    FD_ROWS_EARLIER,
+    FD_ROWS_ALL_ARE,
+    FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
+    FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
+} fd_row_rule;
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,
     FD_ORDER_HEADS_REVERSED,
@@ -71,7 +79,7 @@ typedef struct fd_hypothesis {
     int32_t which, other, n;
     int32_t first, end;
     double value;
-    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden */
+    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden; `n` 1: but not from its own row */
 } fd_hypothesis;
 
 /* The op as it should be. */
@@ -92,12 +100,17 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
                          int64_t width);
 
 /* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows. `pos0`: position of
- * the first row; `scratch` has room for all of them. */
+ * the first row; `n_earlier` rows are of earlier steps; `scratch` has room for all of them. */
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
                                  int64_t n_row, int64_t width, double *scratch);
-void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
-                               int64_t width, float *scratch);
+typedef struct fd_output_rows {
+    float *rows;
+    int32_t pos0, n_earlier;
+    int64_t n_row, width;
+    float *scratch;
+} fd_output_rows;
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
 
 /* The position that RoPE turns by. */
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);

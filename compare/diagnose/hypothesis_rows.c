@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compare/diagnose/hypothesis.h"
+#include "faults/tiles.h"
 #include "model/gguf/quant.h"
 
 bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot) {
@@ -11,7 +12,9 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
     case FD_GUESS_INPUT_TAIL:
-    case FD_GUESS_PARTIAL: return slot == 0;
+    case FD_GUESS_PARTIAL:
+    case FD_GUESS_TILES: return slot == 0;
+    case FD_GUESS_PAGE: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which > 0;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
@@ -25,7 +28,7 @@ static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own) {
     case FD_KEYS_FIRST_N: return key >= h->n && key != own;
     case FD_KEYS_NOT_OWN: return key == own && own > 0;
     case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;
-    case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0;
+    case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0 && !(h->n && key == own);
     }
     return false;
 }
@@ -52,6 +55,26 @@ static void leave_out_tile(const fd_hypothesis *h, float *rows, int32_t pos0, in
     }
 }
 
+/* A row of weights has `width` = n_head · n_kv elements. */
+static void weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+    int64_t n_kv = pos0 + n_row;
+    for (int64_t r = 0; r < n_row; r++)
+        for (int64_t head = 0; head < width / n_kv; head++)
+            fd_tile_weights((fd_tile_rule)h->which, h->n, rows + r * width + head * n_kv, pos0 + (int32_t)r + 1);
+}
+
+/* The rows of a cache. */
+static void read_other_page(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
+    int64_t page = (int64_t)h->which * h->n, from = (int64_t)h->other * h->n;
+    for (int64_t r = 0; r < h->n && page + r < n_row; r++) {
+        float *to = rows + (page + r) * width;
+        if (h->other >= 0 && from + r < n_row)
+            memcpy(to, rows + (from + r) * width, sizeof *rows * (size_t)width);
+        else
+            memset(to, 0, sizeof *rows * (size_t)width);
+    }
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
@@ -61,6 +84,8 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         leave_out_tile(h, rows, pos0, n_row, width);
         return;
     }
+    if (h->guess == FD_GUESS_TILES) weigh_tiles(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_PAGE) read_other_page(h, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT_TAIL)
@@ -80,7 +105,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
-           (h->guess == FD_GUESS_ROUNDED && h->which != 1);
+           h->guess == FD_GUESS_CAP || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
 }
 
 /* The element of the right row that stands at element i of the faulty one. */
@@ -105,8 +130,11 @@ static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i,
     return i;
 }
 
-static int64_t row_source(const fd_hypothesis *h, int64_t row, int64_t n_row) {
-    int64_t from = h->which == FD_ROWS_ALL_ARE ? h->n : row - h->n;
+static int64_t row_source(const fd_hypothesis *h, int64_t row, int64_t n_row, int32_t n_earlier) {
+    int64_t from = h->which == FD_ROWS_ALL_ARE           ? h->n
+                   : h->which == FD_ROWS_ROLLED          ? (row + n_row - h->n) % n_row
+                   : h->which == FD_ROWS_LAST_OF_EARLIER ? (row < n_earlier ? row : n_earlier - 1)
+                                                         : row - h->n;
     return from < 0 || from >= n_row ? row : from;
 }
 
@@ -116,10 +144,12 @@ static bool in_region(const fd_hypothesis *h, const fd_node *node, int64_t i, in
     return at >= h->first && at < h->end;
 }
 
-void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
-                               int64_t width, float *scratch) {
-    int64_t n = n_row * width;
-    if (h->guess == FD_GUESS_KEYS) hide_keys(h, rows, pos0, n_row, width);
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    float *rows = out->rows, *scratch = out->scratch;
+    int64_t n_row = out->n_row, width = out->width, n = n_row * width;
+    if (h->guess == FD_GUESS_KEYS) hide_keys(h, rows, out->pos0, n_row, width);
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP; i++)
+        rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
@@ -128,9 +158,10 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, floa
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
-    if (h->guess == FD_GUESS_ROWS)
-        for (int64_t r = 0; r < n_row; r++)
-            memcpy(rows + r * width, scratch + row_source(h, r, n_row) * width, sizeof *rows * (size_t)width);
+    int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
+    for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS; r++)
+        memcpy(rows + r * width + first, scratch + row_source(h, r, n_row, out->n_earlier) * width + first,
+               sizeof *rows * (size_t)(end - first));
 }
 
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
@@ -149,7 +180,8 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, tau, sizeof *tau * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) tau[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
-    if (h->guess == FD_GUESS_ROWS)
-        for (int64_t r = 0; r < n_row; r++)
-            memcpy(tau + r * width, scratch + row_source(h, r, n_row) * width, sizeof *tau * (size_t)width);
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_ROWS && h->which != FD_ROWS_LAST_OF_EARLIER; i++) {
+        bool other = !h->end || (i % width >= h->first && i % width < h->end);
+        if (other) tau[i] = scratch[row_source(h, i / width, n_row, 0) * width + i % width];
+    }
 }

@@ -5,6 +5,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/hypothesis.h"
 #include "compare/diagnose/parameters.h"
+#include "faults/tiles.h"
 
 const char *fd_hypothesis_name(const fd_hypothesis *h) {
     switch (h->guess) {
@@ -17,6 +18,9 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_FACTOR: return "input_factor";
     case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
     case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
+    case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
+    case FD_GUESS_PAGE: return h->n == 1 ? "cache_row_wrong" : "page_wrong";
+    case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
     case FD_GUESS_TOKEN: return "other_token";
@@ -55,6 +59,10 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
 }
 
 static void position_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->ops > 0) {
+        SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
+        return;
+    }
     switch ((fd_position_rule)h->which) {
     case FD_POSITION_OFFSET: SAY("RoPE turns by position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
     case FD_POSITION_CLAMPED: SAY("RoPE turns by position - %d, but not below 0", -h->n); break;
@@ -83,6 +91,7 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
         size_t at = (size_t)SAY("the mask hides positions");
         for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
             if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+        if (h->n && at < size) snprintf(to + at, size - at, ", but a token from itself");
         break;
     }
     }
@@ -109,6 +118,50 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
         SAY("%s zero", some ? where : "it is");
     else
         SAY("%s %.6g times the right ones", where, h->value);
+}
+
+static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
+    static const char *const words[FD_TILE_RULE_COUNT] = {
+        [FD_TILES_OUTPUT_STALE] = "when the running maximum grows, the output of earlier tiles is not rescaled",
+        [FD_TILES_SUM_STALE] = "when the running maximum grows, the sum of earlier tiles is not rescaled",
+        [FD_TILES_BOTH_STALE] = "when the running maximum grows, neither output nor sum of earlier tiles are rescaled",
+        [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
+        [FD_TILES_ADDED] = "the outputs of parts of the keys are added, not weighed by their sums",
+    };
+    const char *kernel = h->which < FD_TILES_AVERAGED ? "flash attention" : "split K/V";
+    if (h->n < 0)
+        SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n);
+    else
+        SAY("%s: %s (tiles of %d keys)", kernel, words[h->which], h->n);
+}
+
+static void page_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const char *cache = h->node < 0 ? "K and V" : graph->nodes[h->node].op == FD_OP_ATTN_MIX ? "V" : "K";
+    int32_t first = h->which * h->n;
+    if (h->n == 1 && h->other < 0)
+        SAY("the %s row of position %d is read as zeros", cache, first);
+    else if (h->n == 1)
+        SAY("the %s row of position %d is read from that of %d", cache, first, h->other);
+    else if (h->other < 0)
+        SAY("the %s rows of positions %d…%d, a page of %d, are read as zeros", cache, first, first + h->n - 1, h->n);
+    else
+        SAY("the %s rows of positions %d…%d, a page of %d, are read from those of %d…%d", cache, first,
+            first + h->n - 1, h->n, h->other * h->n, (h->other + 1) * h->n - 1);
+}
+
+static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
+    char where[48] = "each row is";
+    if (h->end) snprintf(where, sizeof where, "elements %d…%d of each row are", h->first, h->end - 1);
+    if (h->which == FD_ROWS_LAST_OF_EARLIER)
+        SAY("nothing new is written: each row is the last one of earlier steps");
+    else if (h->which == FD_ROWS_ROLLED)
+        SAY("each row is the right one of the position 1 %s, around the end of the step",
+            h->n == 1 ? "earlier" : "later");
+    else if (h->which == FD_ROWS_ALL_ARE)
+        SAY("every row is that of position %d", h->n);
+    else
+        SAY("%s the right %s of the position %d %s", where, h->end ? "ones" : "one", h->n < 0 ? -h->n : h->n,
+            h->n < 0 ? "later" : "earlier");
 }
 
 void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
@@ -156,6 +209,9 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
     case FD_GUESS_PARTIAL:
         SAY("the partial sum of rank %d of %d ranks is %s", h->which, h->n, h->value > 0 ? "added twice" : "left out");
         break;
+    case FD_GUESS_TILES: tiles_text(h, to, size); break;
+    case FD_GUESS_PAGE: page_text(h, graph, to, size); break;
+    case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
     case FD_GUESS_KEYS: keys_text(h, to, size); break;
     case FD_GUESS_BLOCKS: {
         static const char *const words[FD_BLOCKS_COUNT] = {
@@ -174,13 +230,7 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
     case FD_GUESS_ORDER: order_text(h, to, size); break;
-    case FD_GUESS_ROWS:
-        if (h->which == FD_ROWS_ALL_ARE)
-            SAY("every row is that of position %d", h->n);
-        else
-            SAY("each row is the right one of the position %d %s", h->n < 0 ? -h->n : h->n,
-                h->n < 0 ? "later" : "earlier");
-        break;
+    case FD_GUESS_ROWS: rows_text(h, to, size); break;
     case FD_GUESS_ROUNDED:
         SAY("%s%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "",
             h->node < 0 ? " everywhere: " : "",

@@ -21,10 +21,42 @@ static void choose_steps(const fd_trace *trace, int32_t after, const float *z, i
     }
 }
 
+/* The finding as that step shows it. */
+static fd_node_finding at_step(const fd_diagnose_options *ask, int32_t step, const float *z, int32_t n_pos) {
+    fd_node_finding finding = *ask->finding;
+    finding.step = step;
+    finding.pos = departs_at(&fd_trace_steps(ask->trace)[step], z, n_pos);
+    return finding;
+}
+
 static fd_code gives(const fd_diagnose_options *ask, const fd_explanation *e, bool *yes, fd_error *err) {
     *yes = false;
     for (int32_t k = 0; k < e->n_remaining && k < FD_MAX_REMAINING && !*yes; k++)
         FD_TRY(fd_diagnose_fits(ask, &e->remaining[k].hypothesis, yes, err));
+    return FD_OK;
+}
+
+fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
+                                 fd_error *err) {
+    bool holds[FD_MAX_REMAINING];
+    int32_t steps[N_ASKED], n = e->n_remaining < FD_MAX_REMAINING ? e->n_remaining : FD_MAX_REMAINING, n_left = 0;
+    if (!e->named || n < 2) return FD_OK;
+    choose_steps(ask->trace, ask->finding->step, z, n_pos, steps);
+    for (int32_t k = 0; k < n; k++) {
+        holds[k] = true;
+        for (int i = 0; i < N_ASKED && holds[k]; i++) {
+            if (steps[i] < 0 || (i > 0 && steps[i] == steps[i - 1])) continue;
+            fd_node_finding finding = at_step(ask, steps[i], z, n_pos);
+            fd_diagnose_options there = *ask;
+            there.finding = &finding;
+            FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
+        }
+        n_left += holds[k];
+    }
+    if (n_left == 0 || n_left == n) return FD_OK; /* of none, or of all: fd_where_name_ends says which */
+    e->n_remaining = 0;
+    for (int32_t k = 0; k < n; k++)
+        if (holds[k]) e->remaining[e->n_remaining++] = e->remaining[k];
     return FD_OK;
 }
 
@@ -37,11 +69,9 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
     choose_steps(ask->trace, first->step, z, n_pos, steps);
     for (int i = 0; i < N_ASKED; i++) {
         fd_diagnose_options there = *ask;
-        fd_node_finding finding = *first;
         bool yes;
         if (steps[i] < 0 || (i > 0 && steps[i] == steps[i - 1])) continue;
-        finding.step = steps[i];
-        finding.pos = departs_at(&fd_trace_steps(ask->trace)[steps[i]], z, n_pos);
+        fd_node_finding finding = at_step(ask, steps[i], z, n_pos);
         there.finding = &finding;
         FD_TRY(gives(&there, e, &yes, err));
         if (yes) continue;

@@ -10,6 +10,8 @@
 
 const fd_parameter fd_parameters[] = {
     PARAMETER("eps", "eps", RMS_NORM, eps, F32),
+    PARAMETER("eps", "eps", LAYER_NORM, eps, F32),
+    PARAMETER("eps", "eps", L2_NORM, eps, F32),
     /* first: of few dimensions the others turn by so little that another base, its square, would do as well */
     PARAMETER("rope_dims", "rotated dimensions", ROPE, rope.n_rot, I32),
     PARAMETER("rope_base", "RoPE base", ROPE, rope.base, F64),

@@ -56,6 +56,30 @@ static int candidates(double x, double right, double to[16]) {
     return n;
 }
 
+/* The simplest number near `best` that does as well on the few rows, tried on all. */
+static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double least, double right, bool *found,
+                          fd_error *err) {
+    double simple[16];
+    int n = candidates(best, right, simple);
+    /* where the rows hardly depend on it, as on an eps that is far too small, a power of ten will do */
+    for (int up = 0; up < 2 && best > 0 && !*found; up++) {
+        double power = pow(10, floor(log10(best)) + up), distance;
+        FD_TRY(distance_at(t, &h, power, &distance, err));
+        if (!(distance <= 1.1 * least)) continue;
+        FD_TRY(fd_trial_try(t, &h, err));
+        *found = fd_trial_fits(t);
+    }
+    for (int i = 0; i < n && !*found; i++) {
+        double distance;
+        if (!(fabs(simple[i] - best) <= 0.05 * fabs(best))) continue;
+        FD_TRY(distance_at(t, &h, simple[i], &distance, err));
+        if (!(distance <= 1.5 * least + 1)) continue;
+        FD_TRY(fd_trial_try(t, &h, err));
+        *found = fd_trial_fits(t);
+    }
+    return FD_OK;
+}
+
 fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
     double centre = right > 0 ? log10(right) : 0, least = INFINITY, plain = t->few_left, best;
     int at = 0;
@@ -71,15 +95,59 @@ fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_err
     FD_TRY(refine(t, &h, centre + (double)(at - 1) / PER_DECADE, centre + (double)(at + 1) / PER_DECADE, &best, err));
     FD_TRY(distance_at(t, &h, best, &least, err));
     if (!(least < plain / 4)) return FD_OK;
-    double simple[16];
-    int n = candidates(best, right, simple);
-    for (int i = 0; i < n && !*found; i++) {
-        double distance;
-        if (!(fabs(simple[i] - best) <= 0.05 * best)) continue;
-        FD_TRY(distance_at(t, &h, simple[i], &distance, err));
-        if (!(distance <= 1.5 * least + 1)) continue;
-        FD_TRY(fd_trial_try(t, &h, err));
-        *found = fd_trial_fits(t);
+    return try_simple(t, h, best, least, right, found, err);
+}
+
+/* Newton's method on the squares: every row that departs is near f(1) + (f(1 + step) - f(1)) / step · (x - 1). */
+enum { N_NEWTON = 6 };
+#define STEP        0x1p-6
+#define WORTH_WHILE 0.5 /* the share of the squares that the direction must explain */
+
+typedef struct direction {
+    double along, share; /* how far to go, and what of the squares that takes away if all is linear */
+} direction;
+
+static fd_code direction_at(fd_trial *t, fd_hypothesis h, double value, direction *out, fd_error *err) {
+    const fd_explain_request *r = t->few.request;
+    const fd_node *node = r->args.node;
+    int64_t stride = fd_node_row_stride(node, r->args.n_kv);
+    fd_variant at = {0}, further = {0};
+    double rd = 0, dd = 0, rr = 0;
+    *out = (direction){0};
+    h.value = value;
+    fd_code code = fd_evaluate(t->few.bench, &h, node->id, false, &at, err);
+    h.value = value + STEP;
+    if (code == FD_OK) code = fd_evaluate(t->few.bench, &h, node->id, false, &further, err);
+    bool known = at.state == FD_VARIANT_COMPUTED && further.state == FD_VARIANT_COMPUTED;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && known; i++) {
+        double left = (double)r->output[i] - (double)at.rows[i], d = (double)further.rows[i] - (double)at.rows[i];
+        if (!isfinite(left) || !isfinite(d)) continue;
+        rd += left * d;
+        dd += d * d;
+        rr += left * left;
     }
-    return FD_OK;
+    fd_variant_free(&at);
+    fd_variant_free(&further);
+    if (dd > 0 && rr > 0) *out = (direction){STEP * rd / dd, rd * rd / (dd * rr)};
+    return code;
+}
+
+fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err) {
+    double value = right, least;
+    bool found = false;
+    if (fd_trial_exhausted(t)) return FD_OK;
+    for (int i = 0; i < N_NEWTON; i++) {
+        direction d;
+        FD_TRY(direction_at(t, h, value, &d, err));
+        if (i == 0 && !(d.share >= WORTH_WHILE)) return FD_OK;
+        value += d.along;
+        if (!(fabs(d.along) > 1e-7 * fabs(value))) break;
+    }
+    FD_TRY(distance_at(t, &h, value, &least, err));
+    if (!(least < t->few_left / 4)) return FD_OK;
+    if (fabs(value) < 1e-4) {
+        h.value = 0;
+        return fd_trial_try(t, &h, err);
+    }
+    return try_simple(t, h, value, least, right, &found, err);
 }

@@ -8,4 +8,8 @@
 /* h->value is the unknown, > 0; `right`: what it should be (0: none). *found: tried on all rows as well. */
 fd_code fd_solve(fd_trial *trial, fd_hypothesis h, double right, bool *found, fd_error *err);
 
+/* The same of a number that is near the right one or of which the values are a smooth function: a few steps of Newton's
+ * method, so that it may be asked for often. */
+fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err);
+
 #endif

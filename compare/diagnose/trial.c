@@ -9,6 +9,7 @@
  * squares. */
 #define DECIDES        8.0
 #define DECIDES_BEYOND 16.0
+#define DECIDES_ALONE  1024.0 /* of one op: a function of a library's own rounds more than its formula does */
 #define LITTLE_LEFT    100.0
 #define MOST_Z_OF_SPAN 4.0
 
@@ -27,7 +28,10 @@ bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
 
 bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
     if (fit->z <= 1.0) return true;
-    return t->n_span > 1 && fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
+    if (t->n_span == 1)
+        return t->all.request->numerics && fit->z <= MOST_Z_OF_SPAN &&
+               fit->rms * DECIDES_ALONE < t->out->unmodified.rms;
+    return fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
 }
 
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
@@ -47,7 +51,8 @@ void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {
 
 /* The same number with another value: the better one stands for both, for near it all values are nearly right. */
 static bool same_unknown(const fd_hypothesis *a, const fd_hypothesis *b) {
-    bool number = a->guess == FD_GUESS_PARAMETER || a->guess == FD_GUESS_FACTOR || a->guess == FD_GUESS_INPUT_FACTOR;
+    bool number = a->guess == FD_GUESS_PARAMETER || a->guess == FD_GUESS_FACTOR || a->guess == FD_GUESS_INPUT_FACTOR ||
+                  a->guess == FD_GUESS_CAP;
     fd_hypothesis x = *a;
     x.value = b->value;
     return number && fd_hypothesis_same(&x, b);
@@ -266,7 +271,8 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
 /* A fault of the mask may show keys that come after the few rows; others need their whole batch. */
 static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
-    *yes = h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->whole_batch;
+    bool rolled = h->guess == FD_GUESS_ROWS && h->which == FD_ROWS_ROLLED;
+    *yes = rolled || (h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->whole_batch);
     for (int32_t i = 0; i < t->n_span && !*yes && h->guess == FD_GUESS_FAULT; i++) {
         fd_faulty_node edited;
         if (!graph->nodes[t->span[i]].over_kv) continue;

@@ -44,7 +44,7 @@ void fd_variant_widen(const fd_explain_request *request, const fd_node *node, fd
                       const fd_variant *unmodified);
 
 /* Finite elements of the candidate's rows in which `variant` is within τ and `unmodified` beyond. Zeros in a cache
- * do not count: a row that was not written says nothing of where it went. */
+ * do not count, unless it is zero in all of several rows: a row that was not written says nothing of where it went. */
 int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *node, const float *output,
                             const fd_variant *variant, const fd_variant *unmodified);
 

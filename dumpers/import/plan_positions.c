@@ -5,9 +5,9 @@
 
 #include "dumpers/import/plan_internal.h"
 
-/* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or a prefill and
- * single tokens. */
-static fd_code find_steps(fd_planner *p) {
+/* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or what most shapes say
+ * (`by_shape`), or a prefill and single tokens. */
+static fd_code find_steps(fd_planner *p, const int32_t *by_shape) {
     fd_import_plan *plan = p->plan;
     const fd_import_options *o = p->options;
     int32_t n = plan->n_step;
@@ -33,6 +33,7 @@ static fd_code find_steps(fd_planner *p) {
             size = found;
             by = tensor->name;
         }
+        if (size == 0) size = by_shape[s];
         if (size == 0) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
         if (size < 1 || size > INT32_MAX || total + size > plan->n_token)
             return fd_fail(p->err, FD_ERR_INPUT,
@@ -80,5 +81,11 @@ fd_code fd_plan_steps(fd_planner *p) {
     plan->n_step = fd_source_n_step(plan->source);
     plan->steps = calloc((size_t)plan->n_step + 1, sizeof *plan->steps);
     if (!plan->steps) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
-    return trace ? copy_steps(p) : find_steps(p);
+    if (trace) return copy_steps(p);
+    int32_t *by_shape = malloc(sizeof *by_shape * ((size_t)plan->n_step + 1));
+    if (!by_shape) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
+    fd_code code = fd_plan_sizes(p, by_shape, p->err);
+    if (code == FD_OK) code = find_steps(p, by_shape);
+    free(by_shape);
+    return code;
 }

@@ -81,7 +81,8 @@ static const struct {
     const char *pair[2], *together;
 } unions[] = {{{"rope_q_one_further", "rope_k_one_further"}, "rope_both_one_further"},
               {{"rope_k_one_further", "rope_both_one_further"}, "rope_both_one_further"},
-              {{"kv_stale_row", "kv_stale_v"}, "kv_stale_both"}};
+              {{"kv_stale_row", "kv_stale_v"}, "kv_stale_both"},
+              {{"newest_key_stale", "newest_value_stale"}, "newest_both_stale"}};
 
 static bool is_union(const fd_fault_info *const pair[2], const fd_explanation *e) {
     for (size_t i = 0; i < sizeof unions / sizeof *unions; i++)

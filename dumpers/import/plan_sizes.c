@@ -1,0 +1,75 @@
+/* How many tokens each step has, as the shapes of all arrays together say it: a name that every step has, and an axis of
+ * it whose sizes add up to the tokens, is a vote. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/plan_internal.h"
+
+typedef struct votes {
+    int32_t *sizes; /* [n_vote room, n_step] */
+    int32_t *n_of;  /* [n_vote room] */
+    int32_t n;
+} votes;
+
+enum { MOST_VOTES = 16 }; /* different answers */
+
+static int by_name_and_step(const void *a, const void *b) {
+    const fd_source_tensor *x = *(const fd_source_tensor *const *)a, *y = *(const fd_source_tensor *const *)b;
+    int order = strcmp(x->name, y->name);
+    if (order == 0) order = (x->occurrence > y->occurrence) - (x->occurrence < y->occurrence);
+    return order ? order : (x->step > y->step) - (x->step < y->step);
+}
+
+static bool same_name(const fd_source_tensor *a, const fd_source_tensor *b) {
+    return a->occurrence == b->occurrence && strcmp(a->name, b->name) == 0;
+}
+
+static void vote(votes *v, const int32_t *sizes, int32_t n_step) {
+    int32_t at = 0;
+    while (at < v->n && memcmp(v->sizes + (size_t)at * (size_t)n_step, sizes, sizeof *sizes * (size_t)n_step) != 0)
+        at++;
+    if (at == MOST_VOTES) return;
+    if (at == v->n) memcpy(v->sizes + (size_t)v->n++ * (size_t)n_step, sizes, sizeof *sizes * (size_t)n_step);
+    v->n_of[at]++;
+}
+
+/* One name's arrays, one a step. */
+static void vote_by_axes(const fd_source_tensor *const *arrays, int32_t n_step, int32_t n_token, int32_t *sizes,
+                         votes *v) {
+    for (int axis = 0; axis < arrays[0]->rank; axis++) {
+        int64_t sum = 0;
+        bool fits = true;
+        for (int32_t s = 0; s < n_step && fits; s++) {
+            int64_t size = arrays[s]->rank == arrays[0]->rank ? arrays[s]->shape[axis] : 0;
+            fits = arrays[s]->step == s && size >= 1 && size <= n_token - sum;
+            sizes[s] = (int32_t)size;
+            sum += size;
+        }
+        if (fits && sum == n_token) vote(v, sizes, n_step);
+    }
+}
+
+fd_code fd_plan_sizes(const fd_planner *p, int32_t *sizes, fd_error *err) {
+    const fd_source *source = p->plan->source;
+    size_t n = fd_source_count(source), n_step = (size_t)p->plan->n_step;
+    const fd_source_tensor **order = malloc(sizeof *order * (n + 1));
+    votes v = {.sizes = malloc(sizeof *v.sizes * (MOST_VOTES + 1) * n_step),
+               .n_of = calloc(MOST_VOTES + 1, sizeof *v.n_of)};
+    memset(sizes, 0, sizeof *sizes * n_step);
+    bool room = order && v.sizes && v.n_of;
+    for (size_t i = 0; i < n && room; i++) order[i] = fd_source_at(source, i);
+    if (room) qsort(order, n, sizeof *order, by_name_and_step);
+    for (size_t i = 0, end; i < n && room; i = end) {
+        for (end = i + 1; end < n && same_name(order[end], order[i]);) end++;
+        if (end - i == n_step) vote_by_axes(order + i, p->plan->n_step, p->plan->n_token, sizes, &v);
+    }
+    int32_t best = 0;
+    for (int32_t k = 1; k < v.n; k++)
+        if (v.n_of[k] > v.n_of[best]) best = k;
+    memset(sizes, 0, sizeof *sizes * n_step);
+    if (room && v.n > 0) memcpy(sizes, v.sizes + (size_t)best * n_step, sizeof *sizes * n_step);
+    free(v.n_of);
+    free(v.sizes);
+    free(order);
+    return room ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
+}

@@ -1,0 +1,26 @@
+/* Attention that goes over its keys in tiles, or in parts that are put together afterwards, and does that wrong. All of it
+ * can be said of softmax's weights, which such a kernel never writes: what it mixes is the values by other weights. */
+#ifndef FD_FAULTS_TILES_H
+#define FD_FAULTS_TILES_H
+
+#include <stdint.h>
+
+typedef enum fd_tile_rule {
+    /* flash attention: when the running maximum grows, earlier tiles are not rescaled … */
+    FD_TILES_OUTPUT_STALE, /* in the output */
+    FD_TILES_SUM_STALE,    /* in the sum that it is divided by */
+    FD_TILES_BOTH_STALE,
+    /* split K/V: every part has a softmax of its own, and the parts' outputs are … */
+    FD_TILES_AVERAGED, /* averaged: their sums do not weigh them */
+    FD_TILES_ADDED,
+    FD_TILE_RULE_COUNT
+} fd_tile_rule;
+
+/* "flash_output_not_rescaled" */
+const char *fd_tile_rule_name(fd_tile_rule rule);
+
+/* Makes of one row's softmax weights of keys 0 to n - 1 those that the kernel mixes by. `tile` > 0: keys a tile or part;
+ * below 0: that many parts of the row's keys. */
+void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n);
+
+#endif
