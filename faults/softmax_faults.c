@@ -99,7 +99,7 @@ FD_APPLIES(no_sinks, !fd_fault_weight(graph, node, 0))
     .info = {name, "attention", summary, "attn_weights", false, u}, .op = FD_OP_ATTN_SOFTMAX
 
 static const fd_fault rows[] = {
-    {SOFTMAX("softmax_all_masked", "the mask hides a token from itself, so the first row is all masked"),
+    {SOFTMAX("softmax_all_masked", "the mask hides each token from itself; a first row sees no key at all"),
      .override = all_masked},
     {SOFTMAX("softmax_without_max", "softmax does not take off the maximum: large scores overflow"),
      .override = without_max},

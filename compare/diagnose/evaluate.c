@@ -35,7 +35,7 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
     int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv);
     fd_variant plain = {0};
     bool lasting = ev->h.guess == FD_GUESS_FAULT && fd_fault_at(ev->h.fault)->lasting;
-    if (n == 0 || lasting || !ev->works[id].edited) return FD_OK;
+    if (n == 0 || lasting || !ev->works[id].edited || fd_bench_writes_late(ev, args->node)) return FD_OK;
     FD_TRY(fd_bench_compute(&ev->bench->plain, id, false, &plain, NULL, err));
     if (plain.state == FD_VARIANT_COMPUTED) {
         memcpy(v->rows, plain.rows, sizeof *v->rows * (size_t)n);
@@ -70,6 +70,10 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     out->rows = out->memory + (cache ? args->pos0 * stride : 0);
     out->overridden = node->override != NULL;
     out->state = FD_VARIANT_COMPUTED;
+    if (fd_bench_writes_late(ev, node)) { /* what it is written over */
+        fd_work *plain;
+        FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &plain, err));
+    }
     fd_bench_run(ev, args, in->x, out->memory);
     if (cache) fd_bench_round_cache(r, args, out->rows);
     if (ev->bounds) {

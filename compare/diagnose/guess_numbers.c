@@ -45,7 +45,9 @@ static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_e
         return FD_OK;
     }
     bool offset = node->op == FD_OP_KV_WRITE;
-    int32_t low = offset ? -4 : 1, high = offset ? 4 : t->all.request->args.n_kv;
+    /* beyond the last row that is asked about they are nowhere: not written, which is another explanation */
+    int32_t n_row = t->all.request->args.n_pos - t->all.request->n_unjudged, furthest = n_row > 4 ? 4 : n_row - 1;
+    int32_t low = offset ? -4 : 1, high = offset ? furthest : t->all.request->args.n_kv;
     for (int32_t n = low; n <= high; n++) FD_TRY(try_value(t, h, n, err));
     return offset ? FD_OK : try_value(t, h, 0, err);
 }

@@ -172,6 +172,11 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
     case FD_GUESS_NONE: break;
     case FD_GUESS_FAULT: SAY("%s", fd_fault_at(h->fault)->summary); break;
     case FD_GUESS_PARAMETER: {
+        if (p->op == FD_OP_KV_WRITE) {
+            SAY("rows are written to the cache %g position%s too %s", fabs(h->value), fabs(h->value) > 1 ? "s" : "",
+                h->value > 0 ? "far" : "early");
+            break;
+        }
         double file = 0;
         for (int32_t i = graph->n_node - 1; i >= 0; i--)
             if (graph->nodes[i].op == p->op && (h->node < 0 || h->node == i))

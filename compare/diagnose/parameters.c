@@ -24,7 +24,7 @@ const fd_parameter fd_parameters[] = {
     PARAMETER("expert_scale", "factor of the experts' weights", EXPERT_WEIGHTS, scale, F32),
     PARAMETER("slope", "slope of the sigmoid", SWIGLU_CLAMP, slope, F32),
     PARAMETER("limit", "limit of the clamp", SWIGLU_CLAMP, limit, F32),
-    PARAMETER("cache_row", "rows further on in the cache", KV_WRITE, row_offset, I32),
+    PARAMETER("cache_row", "row of the cache", KV_WRITE, row_offset, I32),
 };
 const int32_t fd_n_parameter = sizeof fd_parameters / sizeof *fd_parameters;
 

@@ -60,6 +60,10 @@ fd_code fd_inputs_make_tables(const fd_evaluation *ev, fd_op_args *args, fd_op_i
 fd_code fd_inputs_change_tokens(const fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, fd_error *err);
 void fd_inputs_free(fd_op_inputs *in);
 
+/* Does the hypothesis change how a cache is written, in the step in question alone? Its rows are then written over what
+ * earlier steps left there. */
+bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node);
+
 /* evaluate_run.c: the op on `x`, into `to`; a binary16 cache of a class whose roundings are repeated; bounds and rows as the
  * hypothesis leaves them; samples of the node, kept ones rounded by the node itself, too. */
 void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to);

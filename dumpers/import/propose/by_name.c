@@ -1,4 +1,6 @@
-/* Names that are nodes' own, where values decide nothing: behind a bug nothing has the right values, and the name still says it. */
+/* Names that are nodes' own, where values decide nothing: behind a bug nothing has the right values, and the name still says
+ * it. So does one that ends as the node's does, in an engine whose other names are seen by their values to do so. */
+#include <stdio.h>
 #include <string.h>
 
 #include "dumpers/import/propose/internal.h"
@@ -9,23 +11,79 @@ static const char *reading_of(const fd_trace_node *node) {
     return strcmp(node->name, "logits") == 0 ? " axis=first rows=last" : " axis=first";
 }
 
-void fd_propose_by_name(fd_proposer *p) {
-    for (size_t i = 0; i < p->n; i++) {
-        fd_proposed *item = &p->items[i];
-        const int32_t v = fd_trace_find(p->ref, item->name);
-        const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
-        if (item->written || item->clear || item->slice[0] || v < 0 || fd_propose_is_named(p, v, item) ||
-            !fd_propose_size_fits(p, t, fd_trace_node_at(p->ref, v)))
-            continue;
-        fprintf(p->out, "%-44s -> %s%s  # by its name alone", item->name, item->name,
-                reading_of(fd_trace_node_at(p->ref, v)));
-        if (item->best[0].node < 0)
-            fprintf(p->out, "\n");
-        else
-            fprintf(p->out, ": its values decide nothing, nearest %s, cosine %.4f\n",
-                    fd_trace_node_at(p->ref, item->best[0].node)->name, 1 - item->best[0].away);
-        item->written = item->matched = true;
-        item->best[0].node = v;
-        p->total->n_by_name++;
+/* The node of that layer which the name ends in: "layer0_attn_norm", "h.0.q", "blocks.0.gate", "layer0_out"; -1. */
+static int32_t node_of_ending(const fd_proposer *p, const char *name) {
+    static const char *const before[] = {"", "attn_", "ffn_"};
+    char pattern[300], node[400];
+    int32_t found = -1;
+    for (int number = 0; number < 4 && found < 0; number++) {
+        int32_t layer = fd_propose_layer_of(p, name, number, pattern, sizeof pattern);
+        const char *ending = layer >= 0 ? strstr(pattern, "{layer}") : NULL;
+        if (!ending) continue;
+        ending += strlen("{layer}");
+        ending += strspn(ending, "._-/");
+        if (strcmp(ending, "out") == 0 || strcmp(ending, "output") == 0) ending = "l_out";
+        for (int i = 0; i < 3 && found < 0 && *ending; i++) {
+            snprintf(node, sizeof node, "blk.%d.%s%s", layer, before[i], ending);
+            found = fd_trace_find(p->ref, node);
+        }
     }
+    return found;
+}
+
+/* Names of layers that values decide end in their nodes' names, and none in another's. Without any, where only layers'
+ * outputs were recorded and the first is wrong, `outputs` alone are believed. */
+static bool endings_say_it(const fd_proposer *p, bool *outputs) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *item = &p->items[i];
+        int32_t v = item->clear && item->best[0].node >= 0 && !item->slice[0] ? node_of_ending(p, item->name) : -1;
+        if (v >= 0 && v != item->best[0].node) return false;
+        n += v >= 0;
+    }
+    *outputs = n == 0;
+    return true;
+}
+
+static bool is_output(const fd_trace_node *node) {
+    const char *own = strrchr(node->name, '.');
+    return own && strcmp(own, ".l_out") == 0;
+}
+
+/* Rows first in every step. */
+static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
+    for (size_t i = 0; i < item->n; i++) {
+        const fd_source_tensor *t = fd_source_at(p->source, item->tensors[i]);
+        if (t->step >= 0 && (t->rank < 2 || t->shape[0] != p->plan.steps[t->step].n_pos)) return false;
+    }
+    return true;
+}
+
+static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+    fprintf(p->out, "%-44s -> %s%s  # by %s", item->name, node->name, reading_of(node), why);
+    if (item->best[0].node < 0)
+        fprintf(p->out, "\n");
+    else
+        fprintf(p->out, ": its values decide nothing, nearest %s, cosine %.4f\n",
+                fd_trace_node_at(p->ref, item->best[0].node)->name, 1 - item->best[0].away);
+    item->written = item->matched = true;
+    item->best[0].node = v;
+    p->total->n_by_name++;
+}
+
+void fd_propose_by_name(fd_proposer *p) {
+    bool outputs = false;
+    const bool endings = endings_say_it(p, &outputs);
+    for (int pass = 0; pass < 1 + endings; pass++)
+        for (size_t i = 0; i < p->n; i++) {
+            fd_proposed *item = &p->items[i];
+            const int32_t v = pass ? node_of_ending(p, item->name) : fd_trace_find(p->ref, item->name);
+            const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+            if (item->written || item->clear || item->slice[0] || v < 0 || fd_propose_is_named(p, v, item) ||
+                !fd_propose_size_fits(p, t, fd_trace_node_at(p->ref, v)))
+                continue;
+            if (pass && (!has_rows_first(p, item) || (outputs && !is_output(fd_trace_node_at(p->ref, v))))) continue;
+            take(p, item, v, pass ? "the end of its name" : "its name alone");
+        }
 }
