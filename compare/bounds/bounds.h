@@ -31,6 +31,16 @@ typedef struct fd_bound_args {
     double n_output; /* elements that the whole comparison judges, for λ */
 } fd_bound_args;
 
+/* Cache types whose rounding replay repeats. */
+static inline bool fd_kv_is_quantised(uint32_t kv_type) {
+    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0 || kv_type == FD_Q4_1 || kv_type == FD_Q5_0 || kv_type == FD_Q5_1;
+}
+
+/* Adds to `to` what n elements in blocks of such a type may be off when the rounding is repeated: x [n] are known to within e
+ * [n]; two steps where an element is so near to the middle between two that an engine's own arithmetic may take the other, and what
+ * the block's scale and minimum, kept in binary16, may be off by. */
+void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
+
 /* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY
  * alone. */
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err);

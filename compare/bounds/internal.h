@@ -35,19 +35,10 @@ typedef struct fd_bound_work {
 #include "model/ops.def"
 #undef FD_OP
 
-/* Cache types whose rounding replay repeats. */
-static inline bool fd_kv_is_quantised(uint32_t kv_type) {
-    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0 || kv_type == FD_Q4_1 || kv_type == FD_Q5_0 || kv_type == FD_Q5_1;
-}
-
 /* Adds to `to` what n elements rounded to blocks may be off: nothing, for replay repeats the rounding, or two steps
  * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other.
  * A block's largest magnitude is `largest` steps. */
 void fd_bound_flips(const double *x, const double *e, int64_t n, int32_t block, double largest, double *to);
-
-/* The same for cache rows of a type of fd_kv_is_quantised; and what the block's scale and minimum, kept in binary16, may
- * be off by where they are that near to the middle between two. */
-void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
 
 /* llama.cpp multiplies the minimum of Q4_1 and Q5_1 with the sum of a block of activations, which Q8_1 keeps in binary16,
  * whatever the device: an error that 32 elements share. Of w = d·q + m the two terms have up to 2.5 times the root mean

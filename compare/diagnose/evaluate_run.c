@@ -101,7 +101,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                                fd_error *err) {
     int64_t width = fd_node_row_stride(args->node, args->n_kv), n = width * args->n_pos;
     if (!fd_hypothesis_changes_output(&ev->h, args->node)) return FD_OK;
-    double *scratch = malloc(sizeof *scratch * (size_t)n);
+    double *scratch = malloc(sizeof *scratch * 2 * (size_t)n);
     if (!scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
     if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, rows, tau, args->n_pos, width, scratch);
     fd_output_rows out = {rows, args->pos0, ev->bench->request->n_earlier, args->n_pos, width, (float *)scratch};

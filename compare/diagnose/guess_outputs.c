@@ -2,6 +2,7 @@
 
 #include "base/dtype.h"
 #include "compare/diagnose/guesses.h"
+#include "compare/diagnose/round_type.h"
 #include "compare/diagnose/solve.h"
 
 /* ---- values ---- */
@@ -62,10 +63,19 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, 1, &found, err);
 }
 
+/* Any tensor's, then a cache's alone. */
+static const int32_t types[] = {FD_F16,  FD_BF16, FD_Q8_0,       FD_Q5_1,      FD_Q5_0,
+                                FD_Q4_1, FD_Q4_0, FD_ROUND_E4M3, FD_ROUND_E5M2};
+
+static int n_type(fd_op op) {
+    enum { ALL = sizeof types / sizeof *types };
+    return op == FD_OP_KV_WRITE ? ALL : 2;
+}
+
 static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
-    static const int32_t types[] = {FD_F16, FD_BF16};
+    int n = n_type(node->op);
     for (int which = 0; which < 3; which++)
-        for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
+        for (int i = 0; i < (which ? 2 : n) && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .which = which, .other = types[i]};
             FD_TRY(fd_trial_try(t, &h, err));
         }
@@ -193,10 +203,10 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
 
 /* The same mistake at every node of an op, where the span has several: all norms, all additions to the stream. */
 static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
-    static const int32_t types[] = {FD_F16, FD_BF16};
     static const double factors[] = {0, 2, 0.5, -1};
     fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
-    for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
+    int n = n_type((fd_op)(ops - 1));
+    for (int i = 0; i < n && !fd_trial_fits(t); i++) {
         h.other = types[i];
         FD_TRY(fd_trial_try(t, &h, err));
     }

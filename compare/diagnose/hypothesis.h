@@ -27,7 +27,7 @@ typedef enum fd_guess {
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
-    FD_GUESS_ROUNDED, /* rounded to the element type `other`; `which` 1: what the op reads, 2: both */
+    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both */
 } fd_guess;
 
 typedef enum fd_position_rule {
@@ -100,7 +100,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
                          int64_t width);
 
 /* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows. `pos0`: position of
- * the first row; `n_earlier` rows are of earlier steps; `scratch` has room for all of them. */
+ * the first row; `n_earlier` rows are of earlier steps; `scratch` has room for twice as many. */
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
                                  int64_t n_row, int64_t width, double *scratch);

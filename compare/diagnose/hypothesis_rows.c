@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compare/diagnose/hypothesis.h"
+#include "compare/diagnose/round_type.h"
 #include "faults/tiles.h"
 #include "model/gguf/quant.h"
 
@@ -41,10 +42,6 @@ static void hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t
             if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r)) rows[r * width + i] = -INFINITY;
 }
 
-static float rounded(uint32_t type, float x) {
-    return type == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x)) : fd_bf16_to_f32(fd_f32_to_bf16(x));
-}
-
 /* A row of weights has `width` = n_head · n_kv elements. */
 static void leave_out_tile(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
     int64_t n_kv = pos0 + n_row;
@@ -78,8 +75,7 @@ static void read_other_page(const fd_hypothesis *h, float *rows, int64_t n_row, 
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
-    if (h->guess == FD_GUESS_ROUNDED)
-        for (int64_t i = 0; i < n; i++) rows[i] = rounded((uint32_t)h->other, rows[i]);
+    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_TAIL && node->op == FD_OP_ATTN_MIX) {
         leave_out_tile(h, rows, pos0, n_row, width);
         return;
@@ -153,8 +149,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
-    if (h->guess == FD_GUESS_ROUNDED)
-        for (int64_t i = 0; i < n; i++) rows[i] = rounded((uint32_t)h->other, rows[i]);
+    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
@@ -170,13 +165,7 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) tau[i] *= fabs(h->value);
-    /* only a value near the middle between two of the coarser type may have gone to either */
-    for (int64_t i = 0; i < n && h->guess == FD_GUESS_ROUNDED; i++) {
-        double x = (double)rows[i];
-        float low = rounded((uint32_t)h->other, (float)(x - tau[i])),
-              high = rounded((uint32_t)h->other, (float)(x + tau[i]));
-        tau[i] = (double)high - (double)low;
-    }
+    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_bounds(h->other, rows, tau, n, scratch);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, tau, sizeof *tau * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) tau[i] = scratch[i / width * width + source_of(h, node, i % width, width)];

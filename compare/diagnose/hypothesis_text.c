@@ -4,6 +4,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/hypothesis.h"
+#include "compare/diagnose/round_type.h"
 #include "compare/diagnose/parameters.h"
 #include "faults/tiles.h"
 
@@ -242,7 +243,7 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
             h->which == 1   ? "what it reads is "
             : h->which == 2 ? "what it reads and what it gives are "
                             : "",
-            h->other == FD_F16 ? "binary16" : "bfloat16");
+            fd_round_type_name(h->other));
         break;
     }
 }

@@ -1,0 +1,19 @@
+/* Rounding to an element type, as FD_GUESS_ROUNDED has it: every element by itself, or a cache's rows in blocks of 32. */
+#ifndef FD_COMPARE_DIAGNOSE_ROUND_TYPE_H
+#define FD_COMPARE_DIAGNOSE_ROUND_TYPE_H
+
+#include <stdint.h>
+
+/* Besides fd_dtype's FD_F16, FD_BF16, and FD_Q8_0, FD_Q5_1, FD_Q5_0, FD_Q4_1, FD_Q4_0: 8-bit floating point of scale 1, too large
+ * values made the largest (OCP 8-bit Floating Point Specification). */
+enum { FD_ROUND_E4M3 = -1, FD_ROUND_E5M2 = -2 };
+
+/* In place. Blocks with NaN or Inf stay, and rows that are no whole blocks. */
+void fd_round_type_rows(int32_t type, float *rows, int64_t n_row, int64_t width);
+
+/* tau [n]: of the rows as they are, then of the rounded ones. scratch [2 n]. */
+void fd_round_type_bounds(int32_t type, const float *rows, double *tau, int64_t n, double *scratch);
+
+const char *fd_round_type_name(int32_t type); /* "binary16", "q8_0" */
+
+#endif
