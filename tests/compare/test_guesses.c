@@ -7,9 +7,8 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
-#include "faults/tiles.h"
 #include "model/gguf/quant.h"
-#include "tests/compare/replay_bench.h"
+#include "tests/compare/guess_bench.h"
 #include "tests/compare/said.h"
 
 static void base_5e5(fd_graph *g, fd_node *n) {
@@ -75,106 +74,7 @@ static void blocks_of_products(fd_graph *g, fd_node *n) {
     if (n->op == FD_OP_MATMUL) n->override = cut_blocks;
 }
 
-/* Softmax's weights as a kernel of tiles has them, which it does not record. */
-static void mixed_by(const fd_op_args *args, fd_tile_rule rule, int32_t tile) {
-    int64_t n_head = args->node->shape[0], n = args->n_pos * n_head;
-    float *weights = malloc(sizeof *weights * (size_t)(n * args->n_kv));
-    fd_op_args own = *args;
-    memcpy(weights, args->in[0], sizeof *weights * (size_t)(n * args->n_kv));
-    for (int64_t i = 0; i < n; i++)
-        fd_tile_weights(rule, tile, weights + i * args->n_kv, args->pos0 + (int32_t)(i / n_head) + 1);
-    own.in[0] = weights;
-    run_clean(&own);
-    free(weights);
-}
-static void mixed_in_tiles_of_4(const fd_op_args *args) {
-    mixed_by(args, FD_TILES_OUTPUT_STALE, 4);
-}
-static void mixed_in_4_parts(const fd_op_args *args) {
-    mixed_by(args, FD_TILES_ADDED, -4);
-}
-static void tiles_of_4(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = mixed_in_tiles_of_4;
-}
-static void parts_4(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = mixed_in_4_parts;
-}
-
-/* Key 2 of the cache is read from key 1's place. */
-static void row_2_from_row_1(const fd_op_args *args) {
-    const fd_node *cache = &args->graph->nodes[args->node->input[1]];
-    int64_t width = fd_node_width(cache), n = width * args->n_kv;
-    float *rows = malloc(sizeof *rows * (size_t)n);
-    fd_op_args own = *args;
-    memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
-    if (args->n_kv > 2) memcpy(rows + 2 * width, rows + width, sizeof *rows * (size_t)width);
-    own.in[1] = rows;
-    run_clean(&own);
-    free(rows);
-}
-static void other_cache_row(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = row_2_from_row_1;
-}
-
-static void third_head_of_scores_halved(const fd_op_args *args) {
-    int64_t n_head = args->node->shape[0], n_kv = args->n_kv;
-    run_clean(args);
-    for (int64_t i = 0; i < args->n_pos * n_head * n_kv; i++)
-        if (i / n_kv % n_head == 2) ((float *)args->out)[i] *= 0.5f;
-}
-static void one_head_halved(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = third_head_of_scores_halved;
-}
-
-/* The last 20 elements of a row are those of the row before. */
-static void tail_not_written(const fd_op_args *args) {
-    int64_t width = fd_node_width(args->node);
-    run_clean(args);
-    for (int64_t r = args->n_pos - 1; r > 0; r--)
-        memcpy((float *)args->out + (r + 1) * width - 20, (float *)args->out + r * width - 20, 20 * sizeof(float));
-}
-static void stale_tail(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = tail_not_written;
-}
-
-static void capped_at_12(const fd_op_args *args) {
-    run_clean(args);
-    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
-        float *y = (float *)args->out + i;
-        *y = 12.0f * tanhf(*y / 12.0f);
-    }
-}
-static void cap_of_12(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = capped_at_12;
-}
-static void rolled(const fd_op_args *args) {
-    int64_t width = fd_node_width(args->node), n = args->n_pos * width;
-    run_clean(args);
-    float *rows = malloc(sizeof *rows * (size_t)n);
-    memcpy(rows, args->out, sizeof *rows * (size_t)n);
-    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = rows[(i + n - width) % n];
-    free(rows);
-}
-static void rows_rolled(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = rolled;
-}
-
-static const char *const all = "*", *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits",
-                         *const hooks = "token_embd,*norm,*attn_[qkv],*proj,*down,*l_out,logits", /* no ffn_inp */
-                             *const layers = "token_embd,*l_out,logits";
-
-static const struct {
-    const char *nodes; /* a suffix: in every layer; a name: there */
-    void (*edit)(fd_graph *graph, fd_node *node);
-    const char *name, *says;
-} bugs[] = {
+static const guessed bugs[] = {
     {"_rope", base_5e5, "other_rope_base", "500000"},
     {"_rope", half_the_dims, "other_rope_dims", "16"},
     {"_norm", eps_1e_3, "other_eps", "0.001"},
@@ -183,75 +83,23 @@ static const struct {
     {"blk.1.attn_q", weight_of_layer_3, "other_weight", "blk.3.attn_q.weight"},
     {"blk.1.ffn_norm", input_of_the_stream, "other_input", "blk.0.l_out"},
     {"attn_out", heads_exchanged, "other_order", "heads 0 and 2"},
-    {"attn_out", tiles_of_4, "flash_output_not_rescaled", "tiles of 4 keys"},
-    {"attn_out", parts_4, "split_kv_added", "4 parts"},
-    {"attn_scores", other_cache_row, "cache_row_wrong", "the K row of position 2 is read from that of 1"},
-    {"blk.2.attn_scores", one_head_halved, "factor", "head 2 is 0.5 times"},
-    {"blk.1.ffn_up", stale_tail, "other_rows", "of each row are the right ones of the position 1 earlier"},
-    {"logits", cap_of_12, "other_softcap", "softcap of 12,"},
-    {"logits", rows_rolled, "other_rows", "around the end of the step"},
     {"", blocks_of_products, "other_blocks", "cut off towards zero"},
 };
-enum { N_BUG = sizeof bugs / sizeof *bugs, N_NUMBER = 8 };
-
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
-/* `stated`: the trace says its numerics. */
-static void expect_guess(const bench *b, int i, const char *tensors, const char *emulated, bool stated) {
-    fd_graph *faulty;
-    fd_error err = {0};
-    must(fd_graph_clone(b->graph, &faulty, &err), &err);
-    for (int32_t k = 0; k < faulty->n_node; k++)
-        if (ends_with(faulty->nodes[k].name, bugs[i].nodes)) bugs[i].edit(faulty, &faulty->nodes[k]);
-    fd_verdict v =
-        judged(b, faulty, (recording){.emulated = emulated, .tensors = tensors, .numerics = stated ? NULL : "unknown"});
-    const fd_explanation *e = &v.diagnosis.explanation;
-    const char *name = e->named ? e->remaining[0].name : "", *says = e->named ? e->remaining[0].summary : "";
-    cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s", bugs[i].name, emulated, tensors);
-    cr_expect(strcmp(name, bugs[i].name) == 0 && strstr(says, bugs[i].says), "%s in %s, %s: named \"%s\" (%s); %s",
-              bugs[i].name, emulated, tensors, name, says, unnamed_of(e));
-    fd_verdict_free(&v);
-    fd_graph_free(faulty);
-}
+enum { N_BUG = sizeof bugs / sizeof *bugs };
 
 Test(guesses, numbers_weights_and_inputs_are_named_with_their_values_whatever_is_recorded) {
     const char *const recorded[] = {all, fused, layers};
     bench b = open_bench(models[0], (recording){0});
-    for (int i = 0; i < N_NUMBER; i++) expect_guess(&b, i, recorded[i % 3], "f32", true);
-    expect_guess(&b, 0, layers, "f32", true);
-    expect_guess(&b, 3, fused, "f32", false);
-    close_model(&b);
-}
-
-Test(guesses, kernels_put_together_wrongly_are_named_with_everything_recorded_and_through_spans) {
-    bench b = open_bench(models[0], (recording){0});
-    for (int i = N_NUMBER; i < N_BUG - 1; i++)
-        for (int spans = 0; spans < 2; spans++) expect_guess(&b, i, spans ? fused : all, "f32", true);
-    close_model(&b);
-}
-
-/* V of the first step zero, for good or until its batch is over: equal there, not in decode. */
-Test(guesses, explanations_that_are_equal_in_a_first_step_are_told_apart_by_later_ones) {
-    static const char *const faults[] = {"kv_stale_v@2", "v_first_step_lost@2", "v_never_written@2"};
-    bench b = open_bench(models[0], (recording){0});
-    for (int i = 0; i < 3; i++) {
-        fd_verdict v = judged(&b, faulted(&b, faults[i]), (recording){.emulated = "f32", .tensors = fused});
-        const fd_explanation *e = &v.diagnosis.explanation;
-        cr_expect(e->named && e->n_remaining == 1, "%s: %s", faults[i], unnamed_of(e));
-        cr_expect_eq(strncmp(e->remaining[0].name, faults[i], strlen(e->remaining[0].name)), 0, "%s: %s", faults[i],
-                     e->remaining[0].name);
-        fd_verdict_free(&v);
-    }
+    for (int i = 0; i < N_BUG - 1; i++) expect_guess(&b, &bugs[i], recorded[i % 3], "f32", true);
+    expect_guess(&b, &bugs[0], layers, "f32", true);
+    expect_guess(&b, &bugs[3], fused, "f32", false);
     close_model(&b);
 }
 
 /* A sum that left the branch out would give the norm's values, too; but the next sum reads the same tensor, and is right. */
 Test(guesses, what_another_reader_of_an_unrecorded_tensor_refutes_is_not_named) {
     bench b = open_bench(models[0], (recording){0});
-    expect_guess(&b, 6, hooks, "f32", true);
+    expect_guess(&b, &bugs[6], hooks, "f32", true);
     close_model(&b);
 }
 
@@ -263,9 +111,9 @@ Test(guesses, a_bug_beside_int8_blocks_is_named_because_replay_repeats_the_block
     cr_expect_str_eq(v.replay.numerics, "ggml-cpu-f32kv");
     cr_expect(v.replay.noisiest_z <= 1.0, "%g", v.replay.noisiest_z);
     fd_verdict_free(&v);
-    expect_guess(&b, 0, fused, "q8", false);
-    expect_guess(&b, 2, fused, "q8", false);
-    expect_guess(&b, N_BUG - 1, all, "f32", false); /* no coarser class is taken because it has room */
+    expect_guess(&b, &bugs[0], fused, "q8", false);
+    expect_guess(&b, &bugs[2], fused, "q8", false);
+    expect_guess(&b, &bugs[N_BUG - 1], all, "f32", false); /* no coarser class is taken because it has room */
     close_model(&b);
 }
 

@@ -1,0 +1,132 @@
+/* Kernels that put right numbers together wrongly, in ways that no row of the table has: other tiles, parts, pages, tails, heads. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "faults/tiles.h"
+#include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
+
+/* Softmax's weights as a kernel of tiles has them, which it does not record. */
+static void mixed_by(const fd_op_args *args, fd_tile_rule rule, int32_t tile) {
+    int64_t n_head = args->node->shape[0], n = args->n_pos * n_head;
+    float *weights = malloc(sizeof *weights * (size_t)(n * args->n_kv));
+    fd_op_args own = *args;
+    memcpy(weights, args->in[0], sizeof *weights * (size_t)(n * args->n_kv));
+    for (int64_t i = 0; i < n; i++)
+        fd_tile_weights(rule, tile, weights + i * args->n_kv, args->pos0 + (int32_t)(i / n_head) + 1);
+    own.in[0] = weights;
+    run_clean(&own);
+    free(weights);
+}
+static void mixed_in_tiles_of_4(const fd_op_args *args) {
+    mixed_by(args, FD_TILES_OUTPUT_STALE, 4);
+}
+static void mixed_in_4_parts(const fd_op_args *args) {
+    mixed_by(args, FD_TILES_ADDED, -4);
+}
+static void tiles_of_4(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = mixed_in_tiles_of_4;
+}
+static void parts_4(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = mixed_in_4_parts;
+}
+
+/* Key 2 of the cache is read from key 1's place. */
+static void row_2_from_row_1(const fd_op_args *args) {
+    const fd_node *cache = &args->graph->nodes[args->node->input[1]];
+    int64_t width = fd_node_width(cache), n = width * args->n_kv;
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    fd_op_args own = *args;
+    memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
+    if (args->n_kv > 2) memcpy(rows + 2 * width, rows + width, sizeof *rows * (size_t)width);
+    own.in[1] = rows;
+    run_clean(&own);
+    free(rows);
+}
+static void other_cache_row(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = row_2_from_row_1;
+}
+
+static void third_head_of_scores_halved(const fd_op_args *args) {
+    int64_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n_head * n_kv; i++)
+        if (i / n_kv % n_head == 2) ((float *)args->out)[i] *= 0.5f;
+}
+static void one_head_halved(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = third_head_of_scores_halved;
+}
+
+/* The last 20 elements of a row are those of the row before. */
+static void tail_not_written(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t r = args->n_pos - 1; r > 0; r--)
+        memcpy((float *)args->out + (r + 1) * width - 20, (float *)args->out + r * width - 20, 20 * sizeof(float));
+}
+static void stale_tail(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = tail_not_written;
+}
+
+static void capped_at_12(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
+        float *y = (float *)args->out + i;
+        *y = 12.0f * tanhf(*y / 12.0f);
+    }
+}
+static void cap_of_12(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = capped_at_12;
+}
+static void rolled(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node), n = args->n_pos * width;
+    run_clean(args);
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    memcpy(rows, args->out, sizeof *rows * (size_t)n);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = rows[(i + n - width) % n];
+    free(rows);
+}
+static void rows_rolled(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = rolled;
+}
+
+static const guessed bugs[] = {
+    {"attn_out", tiles_of_4, "flash_output_not_rescaled", "tiles of 4 keys"},
+    {"attn_out", parts_4, "split_kv_added", "4 parts"},
+    {"attn_scores", other_cache_row, "cache_row_wrong", "the K row of position 2 is read from that of 1"},
+    {"blk.2.attn_scores", one_head_halved, "factor", "head 2 is 0.5 times"},
+    {"blk.1.ffn_up", stale_tail, "other_rows", "of each row are the right ones of the position 1 earlier"},
+    {"logits", cap_of_12, "other_softcap", "softcap of 12,"},
+    {"logits", rows_rolled, "other_rows", "around the end of the step"},
+};
+
+Test(kernels, kernels_put_together_wrongly_are_named_with_everything_recorded_and_through_spans) {
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        for (int spans = 0; spans < 2; spans++) expect_guess(&b, &bugs[i], spans ? fused : all, "f32", true);
+    close_model(&b);
+}
+
+/* V of the first step zero, for good or until its batch is over: equal there, not in decode. */
+Test(kernels, explanations_that_are_equal_in_a_first_step_are_told_apart_by_later_ones) {
+    static const char *const faults[] = {"kv_stale_v@2", "v_first_step_lost@2", "v_never_written@2"};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 3; i++) {
+        fd_verdict v = judged(&b, faulted(&b, faults[i]), (recording){.emulated = "f32", .tensors = fused});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect(e->named && e->n_remaining == 1, "%s: %s", faults[i], unnamed_of(e));
+        cr_expect_eq(strncmp(e->remaining[0].name, faults[i], strlen(e->remaining[0].name)), 0, "%s: %s", faults[i],
+                     e->remaining[0].name);
+        fd_verdict_free(&v);
+    }
+    close_model(&b);
+}
