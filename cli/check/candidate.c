@@ -34,6 +34,8 @@ static bool has_own_names(const fd_source *source, const fd_graph *graph) {
 
 static fd_code open_own(const opening *o, fd_error *err) {
     const fd_cli_model *model = o->reference->model;
+    if (o->input->cache_type)
+        return fd_fail(err, FD_ERR_INPUT, "--cache-type goes with a dump; the trace %s says its own", o->input->path);
     FD_TRY(fd_cli_open_trace(o->input->path, SIZE_MAX, &o->out->trace, err));
     return fd_cli_check_trace_model(model, o->input->model_path, o->out->trace, err);
 }
@@ -45,6 +47,10 @@ static fd_code read_options(opening *o, fd_error *err) {
     FD_TRY(fd_cli_token_list(in->tokens, in->tokens_file, graph->hparams.n_vocab, &o->tokens, &o->how.n_token, err));
     if (in->steps && fd_cli_parse_ids(in->steps, INT32_MAX, &o->steps, &o->how.n_step_size, err) != FD_OK)
         return fd_error_prefix(err, "--steps");
+    uint32_t k, v;
+    if (in->cache_type && fd_kv_types_parse(in->cache_type, &k, &v, err) != FD_OK)
+        return fd_error_prefix(err, "--cache-type");
+    o->how.cache_type = in->cache_type;
     if (in->weights) FD_TRY(fd_source_open(in->weights, &o->weights, err));
     o->how.tokens = o->tokens;
     o->how.step_sizes = o->steps;

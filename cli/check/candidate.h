@@ -8,6 +8,7 @@ typedef struct fd_check_input { /* as given; NULL: not given */
     const char *model_path, *path;
     const char *tokens, *tokens_file, *steps; /* lists of integers, as text */
     const char *map, *weights;
+    const char *cache_type; /* of a dump's K/V cache */
     const char *keep; /* a folder for cand.h5 and found.map */
 } fd_check_input;
 

@@ -24,6 +24,7 @@ enum {
     KEY_CANDIDATE,
     KEY_TOKENS_FILE,
     KEY_STEPS,
+    KEY_CACHE_TYPE,
     KEY_WEIGHTS,
     KEY_BACKEND,
     KEY_KEEP,
@@ -39,6 +40,10 @@ static const struct argp_option options[] = {
     {"tokens", 't', "1,2,3", 0, "Tokens that the engine was fed (default: what the dump holds)", 1},
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "These tokens from a file", 1},
     {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each of its forward calls (default: from the shapes)", 1},
+    {"cache-type", KEY_CACHE_TYPE, "TYPE[/TYPE]", 0,
+     "Blocks of its K/V cache, of K and of V: q8_0, q5_1, q5_0, q4_1, q4_0, else f32 (default: what a trace says; "
+     "binary16 is a class)",
+     1},
     {"chat", KEY_CHAT, "MESSAGES.json", 0,
      "Is its prompt what the model's chat template makes of these messages? Rendered as run --chat does (docs/chat.md)",
      1},
@@ -70,6 +75,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     case 't': a->input.tokens = arg; return 0;
     case KEY_TOKENS_FILE: a->input.tokens_file = arg; return 0;
     case KEY_STEPS: a->input.steps = arg; return 0;
+    case KEY_CACHE_TYPE: a->input.cache_type = arg; return 0;
     case KEY_MAP: a->input.map = arg; return 0;
     case KEY_WEIGHTS: a->input.weights = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;

@@ -10,12 +10,23 @@
 #include "dumpers/import/ranks/ranks.h"
 
 typedef struct arguments {
-    const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *ref, *weights;
+    const char *source, *output, *map, *model, *tokens, *tokens_file, *steps, *cache_type, *ref, *weights;
     fd_name_map_list allow; /* borrowed strings */
     bool quiet, ranks;
 } arguments;
 
-enum { KEY_MAP = 256, KEY_MODEL, KEY_TOKENS, KEY_TOKENS_FILE, KEY_STEPS, KEY_ALLOW, KEY_REF, KEY_WEIGHTS, KEY_RANKS };
+enum {
+    KEY_MAP = 256,
+    KEY_MODEL,
+    KEY_TOKENS,
+    KEY_TOKENS_FILE,
+    KEY_STEPS,
+    KEY_CACHE_TYPE,
+    KEY_ALLOW,
+    KEY_REF,
+    KEY_WEIGHTS,
+    KEY_RANKS
+};
 
 static const struct argp_option options[] = {
     {"output", 'o', "TRACE.h5", 0, "The trace to write", 1},
@@ -38,6 +49,10 @@ static const struct argp_option options[] = {
     {"tokens", KEY_TOKENS, "1,2,3", 0, "Tokens fed, in order (default: tokens.txt or tokens.npy there)", 2},
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The tokens from a file", 2},
     {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each forward call (default: from the shapes)", 2},
+    {"cache-type", KEY_CACHE_TYPE, "TYPE[/TYPE]", 0,
+     "Blocks of the K/V cache, of K and of V: q8_0, q5_1, q5_0, q4_1, q4_0, else f32 (default: what a trace says; "
+     "binary16 is a class)",
+     2},
     {"allow", KEY_ALLOW, "PATTERN", 0, "Tensors that may stay unmatched (repeatable); they are still listed", 3},
     {"quiet", 'q', 0, 0, "No summary", 3},
     {0},
@@ -57,6 +72,7 @@ static error_t parse_import_option(int key, char *arg, struct argp_state *state)
     case KEY_TOKENS: a->tokens = arg; return 0;
     case KEY_TOKENS_FILE: a->tokens_file = arg; return 0;
     case KEY_STEPS: a->steps = arg; return 0;
+    case KEY_CACHE_TYPE: a->cache_type = arg; return 0;
     case KEY_REF: a->ref = arg; return 0;
     case KEY_WEIGHTS: a->weights = arg; return 0;
     case KEY_RANKS: a->ranks = true; return 0;
@@ -187,8 +203,12 @@ static fd_code import_source(const arguments *a, fd_source **dumps, const fd_nam
     if (code == FD_OK && a->steps &&
         (code = fd_cli_parse_ids(a->steps, INT32_MAX, &steps, &how.n_step_size, err)) != FD_OK)
         code = fd_error_prefix(err, "--steps");
+    uint32_t k, v;
+    if (code == FD_OK && a->cache_type && (code = fd_kv_types_parse(a->cache_type, &k, &v, err)) != FD_OK)
+        code = fd_error_prefix(err, "--cache-type");
     how.tokens = tokens;
     how.step_sizes = steps;
+    how.cache_type = a->cache_type;
     if (code == FD_OK && a->weights) code = fd_source_open(a->weights, &weights, err);
     how.weights = weights;
     if (code == FD_OK && a->ranks) code = join_ranks(dumps, &how, err);

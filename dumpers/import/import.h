@@ -17,6 +17,7 @@ typedef struct fd_import_options {
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
     const fd_name_map_list *allow; /* patterns besides the map's; NULL */
+    const char *cache_type;   /* of the K/V cache, as fd_kv_types_parse reads it; NULL: the source does not say */
     const fd_source *weights; /* arrays that are weights; NULL: those of the source that have such names or rules */
 } fd_import_options;
 
@@ -58,6 +59,7 @@ typedef struct fd_import_plan {
     size_t *allowed; /* and those that are allowed to */
     size_t n_allowed;
     size_t n_skipped;               /* named by skip, or by a rule whose node another gives */
+    const char *cache_type;         /* of the options; borrowed */
     const fd_source *weight_source; /* borrowed */
     fd_import_weight *weights;
     size_t n_weight;

@@ -131,8 +131,11 @@ static fd_code make(fd_planner *p) {
 
 fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
                             fd_error *err) {
-    *out = (fd_import_plan){
-        .source = source, .map = options->map, .graph = options->graph, .values = values_of_model(options->graph)};
+    *out = (fd_import_plan){.source = source,
+                            .map = options->map,
+                            .graph = options->graph,
+                            .cache_type = options->cache_type,
+                            .values = values_of_model(options->graph)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     p.touched = calloc(fd_source_count(source) + 1, sizeof *p.touched);
     fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
@@ -145,7 +148,10 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
 
 fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,
                              fd_error *err) {
-    *out = (fd_import_plan){.source = source, .graph = options->graph, .values = values_of_model(options->graph)};
+    *out = (fd_import_plan){.source = source,
+                            .graph = options->graph,
+                            .cache_type = options->cache_type,
+                            .values = values_of_model(options->graph)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     fd_code code = fd_plan_steps(&p);
     if (code != FD_OK) fd_import_plan_free(out);

@@ -242,6 +242,7 @@ static bool put_info(const fd_import_plan *plan, hid_t file) {
         snprintf(info.model_name, sizeof info.model_name, "%s", plan->graph->hparams.name);
     }
     info.names[0] = '\0'; /* the names are the GGUF's now */
+    if (plan->cache_type) snprintf(info.kv_type, sizeof info.kv_type, "%s", plan->cache_type);
     const fd_rank_report *ranks = fd_ranks_report_of(plan->source);
     if (ranks) snprintf(info.absent, sizeof info.absent, "%s", ranks->absent);
     if (!put_absent(plan, info.absent, sizeof info.absent)) return false;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
+#include "compare/diagnose/round_type.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
 #include "tests/compare/said.h"
@@ -48,6 +49,18 @@ static void first_and_third_head(const fd_op_args *args) {
             at[2 * dim] = kept;
         }
 }
+/* Rows of a cache in Q8_0 blocks. */
+static void in_q8_0(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    fd_round_type_rows(FD_Q8_0, (float *)args->out + args->pos0 * width, args->n_pos, width);
+}
+static void in_e4m3(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    fd_round_type_rows(FD_ROUND_E4M3, (float *)args->out + args->pos0 * width, args->n_pos, width);
+}
+
 static void heads_exchanged(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = first_and_third_head;
@@ -160,6 +173,47 @@ static bool name_ends(const fd_verdict *v, int64_t *pos) {
             return true;
         }
     return false;
+}
+
+Test(guesses, a_cache_kept_in_blocks_or_8_bits_everywhere_is_no_bug_and_in_one_layer_is) {
+    static const struct {
+        fd_override_fn how;
+        const char *type;
+    } kept[] = {{in_q8_0, "Q8_0"}, {in_e4m3, "e4m3"}};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 4; i++) {
+        bool everywhere = i % 2;
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t k = 0; k < faulty->n_node; k++)
+            if (fd_node_is_kv_cache(&faulty->nodes[k]) && (everywhere || faulty->nodes[k].layer == 2))
+                faulty->nodes[k].override = kept[i / 2].how;
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = i < 2 ? fused : all};
+        fd_verdict v = judged(&b, faulty, how);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%d: %s", i, fd_verdict_status_name(v.status));
+        const char *said = everywhere && v.reasons.n ? v.reasons.items[0].text : e->remaining[0].summary;
+        cr_expect(strstr(said, kept[i / 2].type), "%d: %s", i, said);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}
+
+Test(guesses, eight_bit_floating_point_rounds_to_nearest_even_and_ends_at_its_largest) {
+    static const struct {
+        int32_t type;
+        float x, rounded;
+    } cases[] = {
+        {FD_ROUND_E4M3, 1.0625f, 1},       {FD_ROUND_E4M3, 1.1875f, 1.25f},     {FD_ROUND_E4M3, -500, -448},
+        {FD_ROUND_E4M3, 0x1p-9f, 0x1p-9f}, {FD_ROUND_E4M3, 0x1.8p-9f, 0x1p-8f}, {FD_ROUND_E4M3, 0x1p-10f, 0},
+        {FD_ROUND_E5M2, 1.125f, 1},        {FD_ROUND_E5M2, 60000, 57344},       {FD_ROUND_E5M2, 0x1p-16f, 0x1p-16f}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float x = cases[i].x;
+        fd_round_type_rows(cases[i].type, &x, 1, 1);
+        cr_expect_eq(x, cases[i].rounded, "%a gives %a", cases[i].x, x);
+    }
 }
 
 Test(guesses, a_name_that_does_not_hold_in_later_steps_says_so) {
