@@ -9,12 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/generate_gpu.h"
 #include "bench/gpu.h"
-#include "bench/measure.h"
-#include "bench/run_gpu.h"
-#include "exec/generate.h"
 
-enum { MAX_ROUND = 64, MAX_DEEP = 4, COPY_BYTES = 1 << 30, COPIES = 4, WARM = 16 };
+enum { MAX_ROUND = 64, MAX_DEEP = 4, MAX_DECODE = 1 << 16, COPY_BYTES = 1 << 30, COPIES = 4 };
 
 typedef struct options {
     const char *path;
@@ -54,56 +52,12 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'N': o->beside = parse_numerics(arg, state); return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
-        if (!o->path || o->n_decode < 1 || o->n_prefill < 1 || o->n_round < 1 || o->n_round > MAX_ROUND)
+        if (!o->path || o->n_decode < 1 || o->n_decode > MAX_DECODE || o->n_prefill < 1 || o->n_round < 1 ||
+            o->n_round > MAX_ROUND)
             argp_usage(state);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-enum { MAX_TOKENS = 1 << 18 };
-
-/* Feeds `n` tokens from where the executor is, `at_once` at a time; seconds. */
-static double feed(fd_exec *exec, int n, int at_once, float *logits) {
-    static int32_t tokens[MAX_TOKENS];
-    fd_error err = {0};
-    for (int i = 0; i < at_once; i++) tokens[i] = token_at(i + exec->n_past, exec->graph->hparams.n_vocab);
-    double start = now();
-    for (int done = 0, k; done < n; done += k) {
-        k = n - done < at_once ? n - done : at_once;
-        fd_batch batch = {.tokens = tokens, .n_tok = k, .pos0 = exec->n_past, .logits = logits};
-        must(fd_exec_forward(exec, &batch, &err), &err);
-    }
-    return now() - start;
-}
-
-/* Generates `n` tokens after `WARM` given ones; seconds without those. On the device, or from logits on the host. */
-static fd_code start_clock(void *user, int32_t token, fd_error *err) {
-    (void)token, (void)err;
-    double *start = user;
-    if (*start == 0) *start = now();
-    return FD_OK;
-}
-
-static double generate(fd_exec *exec, int n, bool on_host, const fd_sampler_options *from) {
-    static int32_t tokens[1 << 16];
-    fd_error err = {0};
-    fd_sampler *sampler;
-    double start = 0;
-    int32_t n_done;
-    for (int i = 0; i < WARM; i++) tokens[i] = token_at(i, exec->graph->hparams.n_vocab);
-    must(fd_sampler_new(from, exec->graph->hparams.n_vocab, &sampler, &err), &err);
-    fd_generation run = {.tokens = tokens,
-                         .n_token = WARM,
-                         .n_new = n + 1, /* the clock starts with the first */
-                         .sampler = sampler,
-                         .on_token = start_clock,
-                         .user = &start};
-    fd_exec_reset(exec);
-    must((on_host ? fd_exec_generate_on_host : fd_exec_generate)(exec, &run, &n_done, &err), &err);
-    double seconds = now() - start;
-    fd_sampler_free(sampler);
-    return seconds;
 }
 
 /* Bytes of the matrices that a token multiplies by, and of one position's K and V rows. */
@@ -202,13 +156,15 @@ static void measure_deep(fd_exec *exec, const options *o, row rows[N_MEASURE], i
 
 /* All but plain decode. */
 static void measure(fd_exec *exec, const options *o, float *logits, row rows[N_MEASURE], int at) {
+    static int32_t tokens[WARM + MAX_DECODE + 1];
     fd_exec_reset(exec);
     rows[PREFILL].rate[at] = o->n_prefill / feed(exec, o->n_prefill, o->n_prefill, logits);
     fd_exec_reset(exec);
     feed(exec, WARM, 1, NULL);
     rows[LOGITS].rate[at] = o->n_decode / feed(exec, o->n_decode, 1, logits);
     for (int i = 0; i < 2 * N_SAMPLER; i++)
-        rows[GENERATE + i].rate[at] = o->n_decode / generate(exec, o->n_decode, i % 2 == 1, &samplers[i / 2].options);
+        rows[GENERATE + i].rate[at] =
+            o->n_decode / generate(exec, o->n_decode, i % 2 == 1, &samplers[i / 2].options, tokens);
 }
 
 static double decode(fd_exec *exec, const options *o) {

@@ -5,12 +5,10 @@
  * the logits of the measured prompt and the generated tokens. Rates are medians of rounds that take turns. With
  * --alone the model is on the several GPUs only (it may not fit on one), and nothing is compared. Exit status: 0
  * equal, 1 a difference, 77 no device. */
+#include "bench/generate_gpu.h"
 #include "bench/gpu.h"
-#include "bench/measure.h"
-#include "bench/run_gpu.h"
-#include "exec/generate.h"
 
-enum { MAX_ROUND = 25, WARM = 8 };
+enum { MAX_ROUND = 25 };
 
 typedef struct options {
     const char *path;
@@ -54,7 +52,7 @@ typedef struct side {
     fd_fingerprint *prints; /* [n_print] in the order they were shown */
     int64_t n_print, room;
     float *logits;   /* [n_vocab] of the prompt */
-    int32_t *tokens; /* [n_prefill + n_decode] */
+    int32_t *tokens; /* [WARM + n_decode + 1] */
     double prefill[MAX_ROUND], decode[MAX_ROUND];
 } side;
 
@@ -69,17 +67,6 @@ static fd_code take_prints(void *user, const fd_observation *seen, fd_error *err
     return FD_OK;
 }
 
-static void feed(fd_exec *exec, int n, int at_once, float *logits) {
-    static int32_t tokens[1 << 16];
-    fd_error err = {0};
-    for (int done = 0; done < n; done += at_once) {
-        int k = n - done < at_once ? n - done : at_once;
-        for (int i = 0; i < k; i++) tokens[i] = token_at(exec->n_past + i, exec->graph->hparams.n_vocab);
-        fd_batch batch = {.tokens = tokens, .n_tok = k, .pos0 = exec->n_past, .logits = logits};
-        must(fd_exec_forward(exec, &batch, &err), &err);
-    }
-}
-
 static void observe(side *s, int n) {
     fd_exec_reset(s->exec);
     fd_exec_set_observer(s->exec, (fd_observer){.observe = take_prints, .wants = fd_want_fingerprints, .user = s});
@@ -88,35 +75,12 @@ static void observe(side *s, int n) {
     fd_exec_set_observer(s->exec, (fd_observer){0});
 }
 
-static fd_code start_clock(void *user, int32_t token, fd_error *err) {
-    double *start = user;
-    if (*start == 0) *start = now();
-    return (void)token, (void)err, FD_OK;
-}
-
-/* The prompt's logits, then greedy tokens sampled on the device; seconds of a token. */
+/* The prompt's logits, then greedy tokens sampled on the device. */
 static void measure(side *s, const options *o, int at) {
-    fd_error err = {0};
-    fd_sampler *sampler;
     fd_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
-    double start = now();
-    int32_t n_done, n_vocab = s->exec->graph->hparams.n_vocab;
     fd_exec_reset(s->exec);
-    feed(s->exec, o->n_prefill, o->n_prefill, s->logits);
-    s->prefill[at] = o->n_prefill / (now() - start);
-    fd_exec_reset(s->exec);
-    for (int i = 0; i < WARM; i++) s->tokens[i] = token_at(i, n_vocab);
-    must(fd_sampler_new(&greedy, n_vocab, &sampler, &err), &err);
-    double first = 0;
-    fd_generation run = {.tokens = s->tokens,
-                         .n_token = WARM,
-                         .n_new = o->n_decode + 1,
-                         .sampler = sampler,
-                         .on_token = start_clock,
-                         .user = &first};
-    must(fd_exec_generate(s->exec, &run, &n_done, &err), &err);
-    s->decode[at] = o->n_decode / (now() - first);
-    fd_sampler_free(sampler);
+    s->prefill[at] = o->n_prefill / feed(s->exec, o->n_prefill, o->n_prefill, s->logits);
+    s->decode[at] = o->n_decode / generate(s->exec, o->n_decode, false, &greedy, s->tokens);
 }
 
 static side open_side(const fd_graph *graph, const options *o, fd_engine_devices gpus) {

@@ -12,11 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/measure.h"
-#include "bench/run_gpu.h"
+#include "bench/generate_gpu.h"
 #include "dumpers/store/trace.h"
 
-enum { MAX_ROUND = 64, WARM = 8, N_ROW = 9 };
+enum { MAX_ROUND = 64, N_ROW = 9 };
 
 typedef struct options {
     const char *path, *out;
@@ -80,17 +79,6 @@ static fd_code take_begin(void *user, const fd_batch *batch, fd_error *err) {
 
 static fd_code take_end(void *user, fd_error *err) {
     return (void)user, (void)err, FD_OK;
-}
-
-static void feed(fd_exec *exec, int n, int at_once, float *logits) {
-    static int32_t tokens[1 << 16];
-    fd_error err = {0};
-    for (int done = 0, k; done < n; done += k) {
-        k = n - done < at_once ? n - done : at_once;
-        for (int i = 0; i < k; i++) tokens[i] = token_at(exec->n_past + i, exec->graph->hparams.n_vocab);
-        fd_batch batch = {.tokens = tokens, .n_tok = k, .pos0 = exec->n_past, .logits = logits};
-        must(fd_exec_forward(exec, &batch, &err), &err);
-    }
 }
 
 static fd_trace_writer *open_trace(const options *o, const row *r, const fd_exec *exec) {
