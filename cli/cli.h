@@ -109,6 +109,8 @@ fd_code fd_cli_exec_open(const char *spec, const fd_graph *graph, int32_t n_ctx,
 fd_code fd_cli_exec_open_many(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, int32_t n_thread,
                               fd_cli_exec *out, fd_error *err);
 void fd_cli_exec_close(fd_cli_exec *exec);
+/* FD_ERR_UNSUPPORTED: built without the GPU engine; FD_ERR_DEVICE: there is no CUDA device. */
+fd_code fd_cli_check_gpu(fd_error *err);
 /* What the executor of `spec` will take of a device's memory, and what is free: a line without its end; "" on the
  * CPU, and where it does not fit or cannot be told, for then opening it fails and says more. */
 void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, int32_t n_seq, char *to, size_t size);
