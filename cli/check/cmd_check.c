@@ -164,6 +164,7 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, size_t *n_unmatch
 
 int fd_cmd_check(int argc, char **argv) {
     arguments args = {.backend = "cpu"};
+    fd_cli_keep_freed_memory();
     argp_parse(&fd_cmd_check_argp, argc, argv, 0, NULL, &args);
     args.input.keep = args.keep;
     fd_error err = {0};

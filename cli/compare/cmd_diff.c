@@ -279,6 +279,7 @@ static void close_sides(diff *d) {
 
 int fd_cmd_diff(int argc, char **argv) {
     arguments args = {.spec = {"cpu:exact", "gpu:exact"}, .n_generate = -1};
+    fd_cli_keep_freed_memory();
     argp_parse(&fd_cmd_diff_argp, argc, argv, 0, NULL, &args);
     diff d = {.args = &args};
     fd_error err = {0};

@@ -10,23 +10,25 @@ static size_t real_size(fd_numerics numerics) {
     return numerics == FD_NUMERICS_F64 ? sizeof(double) : sizeof(float);
 }
 
-/* The sample by `op`, as a MATMUL of these rows alone. */
-static fd_code check_sample(const fd_product *product, const fd_product *sample, fd_op_fn op, fd_numerics numerics,
-                            const fd_op_args *args, fd_error *err) {
+/* A MATMUL of some of the rows, by `op`. */
+static fd_code check_by_cpu(const fd_product *product, fd_op_fn op, fd_numerics numerics, const fd_op_args *args,
+                            fd_error *err) {
+    fd_check_sample sample;
     fd_node node = *args->node;
-    fd_weight rows = *product->weight;
     fd_op_args few = *args;
-    void *own = malloc((size_t)(product->n_pos * sample->n_row) * real_size(numerics));
-    if (!own) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
-    rows.data = (const char *)rows.data + sample->first_row * fd_dtype_row_bytes(rows.dtype, rows.n_col);
-    node.shape[0] = (int32_t)(rows.n_row = sample->n_row);
+    FD_TRY(fd_check_sample_make(product, args->in[0], &sample, err));
+    node.shape[0] = (int32_t)sample.weight.n_row;
     few.node = &node;
-    few.weight[0] = &rows;
+    few.weight[0] = &sample.weight;
     few.weight[1] = NULL;
-    few.out = own;
-    op(numerics, &few);
-    fd_code code = fd_check_rows(product, sample, real_size(numerics), args->out, own, err);
-    free(own);
+    few.out = malloc((size_t)(product->n_pos * sample.weight.n_row) * real_size(numerics));
+    fd_code code = few.out ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
+    if (code == FD_OK) {
+        op(numerics, &few);
+        code = fd_check_rows(product, &sample, real_size(numerics), args->out, few.out, err);
+    }
+    free(few.out);
+    fd_check_sample_free(&sample);
     return code;
 }
 
@@ -57,10 +59,7 @@ fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics
         op(numerics, args);
         return FD_OK;
     }
-    for (int g = 0; g < FD_CHECK_GROUPS; g++) {
-        fd_product sample = fd_check_sample(&product, args->in[0], g);
-        if (sample.n_row) FD_TRY(check_sample(&product, &sample, op, numerics, args, err));
-    }
+    FD_TRY(check_by_cpu(&product, op, numerics, args, err));
     add_bias(numerics, args);
     return FD_OK;
 }

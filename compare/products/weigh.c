@@ -10,7 +10,7 @@
 #include "compare/products/check.h"
 #include "model/gguf/quant.h"
 
-enum { ROWS = FD_CHECK_ROWS, PAIR = 2 };
+enum { ROWS = 4, PAIR = 2 };
 
 /* Multiplications from which threads are worth waking. Every sum is computed by itself, so their number changes
  * nothing. */
@@ -129,16 +129,19 @@ static fd_code weigh_on_cpu(const fd_product *p, const double *x, const double *
     return FD_OK;
 }
 
-/* The sample by the CPU. */
-static fd_code check_sample(const fd_product *product, const fd_product *sample, const double *x, const double *v,
-                            const double *size, const double *square, fd_error *err) {
-    int64_t n = sample->n_row * sample->n_pos;
+static fd_code check_by_cpu(const fd_product *product, const double *x, const double *v, const double *size,
+                            const double *square, fd_error *err) {
+    fd_check_sample sample;
+    FD_TRY(fd_check_sample_make(product, x, &sample, err));
+    const fd_product few = {.weight = &sample.weight, .n_row = sample.weight.n_row, .n_pos = product->n_pos};
+    int64_t n = few.n_row * few.n_pos;
     double *own = malloc(2 * sizeof *own * (size_t)n);
-    if (!own) return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", product->weight->name);
-    fd_code code = weigh_on_cpu(sample, x, v, own, own + n, err);
-    if (code == FD_OK) code = fd_check_rows(product, sample, sizeof *size, size, own, err);
-    if (code == FD_OK) code = fd_check_rows(product, sample, sizeof *square, square, own + n, err);
+    fd_code code = own ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", product->weight->name);
+    if (code == FD_OK) code = weigh_on_cpu(&few, x, v, own, own + n, err);
+    if (code == FD_OK) code = fd_check_rows(product, &sample, sizeof *size, size, own, err);
+    if (code == FD_OK) code = fd_check_rows(product, &sample, sizeof *square, square, own + n, err);
     free(own);
+    fd_check_sample_free(&sample);
     return code;
 }
 
@@ -151,9 +154,5 @@ fd_code fd_products_weigh(const fd_products *device, const fd_product *product, 
         taken = !fd_check_any_nan(size, n, sizeof *size) && !fd_check_any_nan(square, n, sizeof *square);
     }
     if (!taken) return weigh_on_cpu(product, x, v, size, square, err);
-    for (int g = 0; g < FD_CHECK_GROUPS; g++) {
-        fd_product sample = fd_check_sample(product, x, g);
-        if (sample.n_row) FD_TRY(check_sample(product, &sample, x, v, size, square, err));
-    }
-    return FD_OK;
+    return check_by_cpu(product, x, v, size, square, err);
 }

@@ -86,24 +86,48 @@ __global__ void __launch_bounds__(THREADS) multiply_f64(fd_product_rows in, doub
         }
 }
 
-/* Eight lanes have a row and POSITIONS vectors; lane l has partial sum l of 8. */
+/* Eight lanes have a row and POSITIONS vectors; lane l has partial sum l of 8. Tiles of the block's rows and vectors go
+ * through shared memory: by itself a lane would wait for 32 bytes of its row at a time. */
+enum { TILE = 64, TILE_ROWS = THREADS / 8, TILE_STRIDE = TILE + 8 /* four rows, eight lanes each: all 32 banks */ };
 __global__ void __launch_bounds__(THREADS) weigh(fd_product_rows in, const double *v, double *size, double *square) {
-    const int lane = threadIdx.x % 8;
-    const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 8, pos0 = (int64_t)blockIdx.y * POSITIONS;
-    const float *w = in.w + min(row, in.n_row - 1) * in.stride;
+    __shared__ float4 w_tile[TILE_ROWS * TILE_STRIDE / 4];
+    __shared__ double2 x_tile[POSITIONS * TILE / 2], v_tile[POSITIONS * TILE / 2];
+    const int t = threadIdx.x, lane = t % 8;
+    const int64_t row0 = (int64_t)blockIdx.x * TILE_ROWS, pos0 = (int64_t)blockIdx.y * POSITIONS;
     const int64_t whole = in.n_col - in.n_col % 8;
-    int64_t at[POSITIONS];
+    const float *own_w = (const float *)w_tile + t / 8 * TILE_STRIDE;
+    const double *tile_x = (const double *)x_tile, *tile_v = (const double *)v_tile;
+    /* what this thread brings of each tile: four elements of two rows, two of a vector */
+    const float *from_w[2];
+    const int64_t from_x = min(pos0 + t / 32, in.n_pos - 1) * in.stride + t % 32 * 2;
+    for (int i = 0; i < 2; i++) from_w[i] = in.w + min(row0 + t / 16 + 16 * i, in.n_row - 1) * in.stride + t % 16 * 4;
     double s[POSITIONS] = {}, q[POSITIONS] = {};
-    for (int p = 0; p < POSITIONS; p++) at[p] = min(pos0 + p, in.n_pos - 1) * in.stride;
-    /* of what is left after whole eights, lane 0 has all */
-    for (int64_t k = lane; k < (lane == 0 ? in.n_col : whole); k += k < whole ? 8 : 1) {
-        const double a = fabs((double)w[k]), square_of = __dmul_rn(a, a);
-#pragma unroll
-        for (int p = 0; p < POSITIONS; p++) {
-            s[p] = __dadd_rn(__dmul_rn(a, in.x[at[p] + k]), s[p]);
-            q[p] = __dadd_rn(__dmul_rn(square_of, v[at[p] + k]), q[p]);
+    float4 next_w[2] = {*(const float4 *)from_w[0], *(const float4 *)from_w[1]};
+    double2 next_x = *(const double2 *)(in.x + from_x), next_v = *(const double2 *)(v + from_x);
+    for (int64_t base = 0; base < in.stride; base += TILE) {
+        for (int i = 0; i < 2; i++) w_tile[((t / 16 + 16 * i) * TILE_STRIDE + t % 16 * 4) / 4] = next_w[i];
+        x_tile[t] = next_x;
+        v_tile[t] = next_v;
+        __syncthreads();
+        if (base + TILE < in.stride) {
+            for (int i = 0; i < 2; i++) next_w[i] = *(const float4 *)(from_w[i] + base + TILE);
+            next_x = *(const double2 *)(in.x + from_x + base + TILE);
+            next_v = *(const double2 *)(v + from_x + base + TILE);
         }
+        /* of what is left after whole eights, lane 0 has all */
+        const int64_t end = min(lane == 0 ? in.n_col : whole, base + TILE);
+        for (int64_t k = base + lane; k < end; k += k < whole ? 8 : 1) {
+            const int at = (int)(k - base);
+            const double a = fabs((double)own_w[at]), square_of = __dmul_rn(a, a);
+#pragma unroll
+            for (int p = 0; p < POSITIONS; p++) {
+                s[p] = __dadd_rn(__dmul_rn(a, tile_x[p * TILE + at]), s[p]);
+                q[p] = __dadd_rn(__dmul_rn(square_of, tile_v[p * TILE + at]), q[p]);
+            }
+        }
+        __syncthreads();
     }
+    const int64_t row = row0 + t / 8;
 #pragma unroll
     for (int p = 0; p < POSITIONS; p++) {
         const double of_size = tree<8>(s[p]), of_square = tree<8>(q[p]);
@@ -132,5 +156,5 @@ fd_code fd_launch_multiply_f64(const fd_launch_context *ctx, const fd_product_ro
 fd_code fd_launch_weigh(const fd_launch_context *ctx, const fd_product_rows *in, const double *v, double *size,
                         double *square, fd_error *err) {
     FD_TRY(check("weigh", in, err));
-    return fd_launch(ctx, "weigh", weigh, grid_of(in, THREADS / 8), THREADS, 0, err, *in, v, size, square);
+    return fd_launch(ctx, "weigh", weigh, grid_of(in, TILE_ROWS), THREADS, 0, err, *in, v, size, square);
 }
