@@ -45,7 +45,7 @@ fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_t
                       bool on_gpu, fd_verdict *verdict, fd_error *err) {
     fd_compare_model_options how = {
         .graph = model->graph, .ref = ref, .cand = cand, .op = fd_reference_op, .tokenizer = model->tokenizer};
-    char known[160];
+    char known[512];
     fd_products *device;
     if (class_name) {
         how.numerics = fd_numerics_class_find(class_name);
