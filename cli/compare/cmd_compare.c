@@ -138,7 +138,10 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&fd_cmd_compare_argp, argc, argv, 0, NULL, &args);
-    if (args.model) fd_cli_limit_openmp_spin(), fd_cli_keep_freed_memory();
+    if (args.model) {
+        fd_cli_limit_openmp_spin();
+        fd_cli_keep_freed_memory();
+    }
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;
