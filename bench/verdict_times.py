@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""bench/verdict_times.py FIRSTDIFF MODEL.gguf [--positions 400] [--layers-only] [--dir DIR]
+"""bench/verdict_times.py FIRSTDIFF MODEL.gguf [--positions 400] [--layers-only] [--replay cpu,gpu] [--dir DIR]
 
 How long `firstdiff compare --model` takes on a sound run, and how much memory: the exact run of so many positions of MODEL against the
 emulation of llama.cpp's CPU kernels, every tensor recorded; with --layers-only only the outputs of layers and the logits, and the class
-is not given. Prints seconds, CPU seconds, and MiB resident besides the model's file. Needs h5py for --layers-only.
+is not given. Prints seconds, CPU seconds, and MiB resident besides the model's file; with --replay for each of these, in turns, and
+exit status 1 unless all give the same JSON. Needs h5py for --layers-only.
 
     firstdiff make-model --preset llama-8b --type Q4_K_M -o 8b.gguf && bench/verdict_times.py FIRSTDIFF 8b.gguf --positions 8
+    bench/verdict_times.py FIRSTDIFF 8b.gguf --positions 8 --replay cpu,gpu,cpu,gpu
     bench/verdict_times.py FIRSTDIFF traces/kjv-llama.gguf --positions 400"""
 
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -24,12 +27,30 @@ def forget_class(path):
         trace.attrs["numerics"] = ""
 
 
+def compare(args, ref, cand, replay):
+    """Prints what a comparison took; returns the verdict's JSON."""
+    command = [args.firstdiff, "compare", ref, cand, "--model", args.model, "--allow-missing", "*", "--json", "--replay", replay]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    said = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    took = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"--replay {replay}: exit status {process.returncode}, {said[:200]}")
+    besides = used.ru_maxrss / 1024 - args.model.stat().st_size / 2**20
+    print(f"--replay {replay}: {json.loads(said)['status']}; {took:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU, {max(besides, 0):.0f} MiB "
+          f"besides the model's file; {args.positions} positions, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    return said
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("firstdiff")
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--positions", type=int, default=400)
     parser.add_argument("--layers-only", action="store_true")
+    parser.add_argument("--replay", default="cpu", help="cpu, gpu, or several in turns: cpu,gpu,cpu,gpu")
     parser.add_argument("--dir", default=None, help="where the traces go (default: the system's temporary folder)")
     args = parser.parse_args()
     tokens = ",".join(str(1 + i * 7919 % 1999) for i in range(args.positions))
@@ -41,18 +62,10 @@ def main():
         subprocess.run([*run, cand, "--numerics", "emulate-llama-cpu", *less], check=True)
         if args.layers_only:
             forget_class(cand)
-        start = time.perf_counter()
-        compare = [args.firstdiff, "compare", ref, cand, "--model", args.model, "--allow-missing", "*"]
-        process = subprocess.Popen(compare, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        said = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-        took = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-    besides = used.ru_maxrss / 1024 - args.model.stat().st_size / 2**20
-    print(said.splitlines()[0] if said else "nothing was said")
-    print(f"{took:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU, {max(besides, 0):.0f} MiB besides the model's file; {args.positions} positions, "
-          f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    return 0 if process.returncode == 0 else 1
+        said = {compare(args, ref, cand, replay) for replay in args.replay.split(",")}
+    if len(said) > 1:
+        print("the verdicts differ")
+    return len(said) > 1
 
 
 if __name__ == "__main__":

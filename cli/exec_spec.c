@@ -43,6 +43,15 @@ static fd_numerics gpu_numerics(const char *spec, size_t size) {
 }
 #endif
 
+fd_code fd_cli_check_gpu(fd_error *err) {
+#ifdef FD_HAVE_CUDA
+    char why[256];
+    return fd_engine_available(why, sizeof why) ? FD_OK : fd_fail(err, FD_ERR_DEVICE, "%s", why);
+#else
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "this build has no GPU engine: nvcc was not found when it was built");
+#endif
+}
+
 /* Applies each "+fault=…" and "+cache-type=…" of the rest to a clone of the graph. Several faults share the clone;
  * their owners chain. */
 typedef struct owners {
@@ -117,17 +126,12 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
                        "executor cpu:fast: fast numerics are the GPU's (gpu:fast); cpu:emulate-f16 rounds as they do");
     if (spec_is(spec, size, "gpu:exact") || spec_is(spec, size, "gpu:q8act") || spec_is(spec, size, "gpu:fast")) {
         FD_TRY(fd_graph_check_gpu(graph, err));
+        if (fd_cli_check_gpu(err) != FD_OK) return fd_error_prefix(err, "executor %.*s", (int)size, spec);
 #ifdef FD_HAVE_CUDA
         fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
         options.numerics = gpu_numerics(spec, size);
         FD_TRY(gpus_of(spec, &options.devices, err));
-        char why[256];
-        if (!fd_engine_available(why, sizeof why)) return fd_fail(err, FD_ERR_DEVICE, "%s", why);
         return fd_engine_new(graph, &options, out, err);
-#else
-        return fd_fail(err, FD_ERR_UNSUPPORTED,
-                       "executor %.*s: this build has no GPU engine: nvcc was not found when it was built", (int)size,
-                       spec);
 #endif
     }
     return fd_fail(

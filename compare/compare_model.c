@@ -76,7 +76,8 @@ static fd_attribution_options options_of(const comparison *c, int which) {
                                     .cand = side,
                                     .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
                                     .n_ref_pos = c->n_pos,
-                                    .op = c->o->op};
+                                    .op = c->o->op,
+                                    .device = c->o->device};
 }
 
 /* The class, and how it is known. */

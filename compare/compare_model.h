@@ -4,12 +4,15 @@
 
 #include "compare/bounds/numerics_class.h"
 #include "compare/verdict.h"
+#include "exec/products.h"
 #include "model/tokenizer/tokenizer.h"
 
 typedef struct fd_compare_model_options {
     const fd_graph *graph;
     const fd_trace *ref, *cand;
     fd_op_fn op;
+    const fd_products
+        *device; /* takes large products of the replay from the CPU; no verdict changes. NULL: none does */
     const fd_numerics_class *numerics; /* the candidate's; NULL: what its trace says, else inferred */
     const fd_tokenizer *tokenizer;     /* the model's, for the texts of tokens; NULL: not known */
     /* `what`: "try classes", then "replay tensors", in rows of both traces; NULL: not called */

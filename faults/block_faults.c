@@ -21,7 +21,8 @@ static void redecode(fd_fault_site *site, block_fn decode) {
     fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
     int64_t n = w.n_row * w.n_col, block = fd_dtype_get(w.dtype)->block_elements;
     float *values = fd_fault_new_weight(site, FD_F32, sizeof(float) * (uint64_t)n);
-    for (int64_t b = 0; values && b < n / block; b++) decode(w.data, b, values + b * block);
+#pragma omp parallel for if (n > FD_FAULT_MANY)
+    for (int64_t b = 0; b < n / block * (values != NULL); b++) decode(w.data, b, values + b * block);
 }
 
 /* ---- Q8_0 and Q4_0: 32 elements, scale first ---- */

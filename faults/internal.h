@@ -64,6 +64,9 @@ extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults,
         __VA_ARGS__;                                                                                                   \
     }
 
+/* Elements of a matrix from which threads are worth waking. Each is computed by itself, so their number changes nothing. */
+enum { FD_FAULT_MANY = 1 << 20 };
+
 /* fd_dot of numerics/contract.h; and a kernel's whose accumulators are binary16: 64 of them, each rounded at every step, and
  * so is the tree (dot.c). */
 float fd_fault_dot(const float *w, const float *x, int64_t n);

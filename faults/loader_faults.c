@@ -18,22 +18,27 @@ static float *flatten(fd_fault_site *site, const fd_weight *w) {
     int64_t row_bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
     float *flat = malloc(sizeof *flat * (size_t)(w->n_row * w->n_col));
     if (!flat) site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for weight %s", w->name);
-    for (int64_t o = 0; flat && o < w->n_row; o++)
+#pragma omp parallel for if (w->n_row * w->n_col > FD_FAULT_MANY)
+    for (int64_t o = 0; o < w->n_row * (flat != NULL); o++)
         fd_dequantize_row(w->dtype, (const char *)w->data + o * row_bytes, flat + o * w->n_col, w->n_col);
     return flat;
 }
 
-/* Element (o, i) fetched from flat[o·by_row + i·by_col]; past the matrix lies zero. */
+/* Element (o, i) fetched from flat[o·by_row + i·by_col]; past the matrix lies zero. A few rows at a time, whose elements are
+ * neighbours where by_row is 1. */
 static void refetch(fd_fault_site *site, int64_t by_row, int64_t by_col) {
+    enum { ROWS = 16 };
     fd_weight w = weight_of(site);
     int64_t n = w.n_row * w.n_col;
     float *flat = flatten(site, &w),
           *moved = flat ? fd_fault_new_weight(site, FD_F32, sizeof(float) * (uint64_t)n) : NULL;
-    for (int64_t o = 0; o < w.n_row && moved; o++)
-        for (int64_t i = 0; i < w.n_col; i++) {
-            int64_t from = o * by_row + i * by_col;
-            moved[o * w.n_col + i] = from < n ? flat[from] : 0.0f;
-        }
+#pragma omp parallel for if (n > FD_FAULT_MANY)
+    for (int64_t first = 0; first < w.n_row * (moved != NULL); first += ROWS)
+        for (int64_t i = 0; i < w.n_col; i++)
+            for (int64_t o = first; o < first + ROWS && o < w.n_row; o++) {
+                int64_t from = o * by_row + i * by_col;
+                moved[o * w.n_col + i] = from < n ? flat[from] : 0.0f;
+            }
     free(flat);
 }
 

@@ -14,6 +14,7 @@ static float half_dot(const float *w, const float *x, int64_t n) {
 static void product(const fd_op_args *args, dot_fn dot, int n_bias, int64_t n_row) {
     const fd_weight *w = args->weight[0];
     float *bias = args->weight[1] && n_bias ? fd_fault_row(args->weight[1], 0) : NULL;
+#pragma omp parallel for if (w->n_row * w->n_col > FD_FAULT_MANY)
     for (int64_t o = 0; o < w->n_row; o++) {
         float *row = fd_fault_row(w, o);
         for (int32_t r = 0; r < args->n_pos; r++) {

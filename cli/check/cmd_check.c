@@ -9,11 +9,13 @@
 #include "cli/check/reference.h"
 #include "cli/compare/chat_prompt.h"
 #include "cli/compare/compare_pair.h"
+#include "cli/compare/replay.h"
 #include "cli/output.h"
 
 typedef struct arguments {
     const char *class_name, *backend, *keep, *chat;
     int32_t n_thread;
+    bool replay_gpu;
     fd_cli_globs allow_missing;
     fd_check_input input;
     fd_cli_output output;
@@ -29,7 +31,8 @@ enum {
     KEY_BACKEND,
     KEY_KEEP,
     KEY_ALLOW,
-    KEY_CHAT
+    KEY_CHAT,
+    KEY_REPLAY
 };
 
 static const struct argp_option options[] = {
@@ -54,6 +57,8 @@ static const struct argp_option options[] = {
     {"weights", KEY_WEIGHTS, "DIR|FILE", 0, "Its weights as loaded, as in firstdiff import", 1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing (repeatable)", 1},
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where the reference runs (default cpu)", 2},
+    {"replay", KEY_REPLAY, "cpu|gpu", 0,
+     "Where large matrix products of replay are computed (default cpu); the verdict is the same (docs/verdicts.md)", 2},
     {"threads", 'j', "N", 0, "CPU threads (default: all cores; never changes a bit)", 2},
     {"keep", KEY_KEEP, "DIR", 0, "Keep ref.h5, cand.h5 and a map that was found (found.map) there", 2},
     {0},
@@ -80,6 +85,7 @@ static error_t parse_check_option(int key, char *arg, struct argp_state *state) 
     case KEY_WEIGHTS: a->input.weights = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
     case KEY_BACKEND: a->backend = arg; return 0;
+    case KEY_REPLAY: a->replay_gpu = fd_cli_is_replay_gpu(arg, state); return 0;
     case 'j': a->n_thread = fd_cli_integer(arg, 0, state); return 0;
     case KEY_KEEP: a->keep = arg; return 0;
     case KEY_CHAT: a->chat = arg; return 0;
@@ -151,7 +157,8 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
                         .cand = candidate.trace,
                         .allow_missing = &a->allow_missing,
                         .class_name = a->class_name,
-                        .repro = a->output.repro};
+                        .repro = a->output.repro,
+                        .replay_gpu = a->replay_gpu};
     if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
     if (code == FD_OK && candidate.n_unmatched > 0)
         fd_verdict_late_reason(verdict, (fd_remark){FD_REASON_UNMATCHED, .n = {(int64_t)candidate.n_unmatched}});
@@ -164,11 +171,13 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
 
 int fd_cmd_check(int argc, char **argv) {
     arguments args = {.backend = "cpu"};
+    fd_cli_keep_freed_memory();
     argp_parse(&fd_cmd_check_argp, argc, argv, 0, NULL, &args);
     args.input.keep = args.keep;
     fd_error err = {0};
     fd_verdict verdict = {0};
     fd_code code = check_outputs(&args, &err);
+    if (code == FD_OK) code = fd_cli_check_replay(args.replay_gpu, &err);
     if (code == FD_OK) code = check_engine(&args, &verdict, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("check", &verdict, &args.output) : fd_cli_fail("check", &err);
     fd_verdict_free(&verdict);

@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 #include "cli/compare/chat_prompt.h"
 #include "cli/compare/compare_pair.h"
+#include "cli/compare/replay.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
@@ -12,12 +13,13 @@
 typedef struct arguments {
     const char *traces[2], *model, *candidate, *map, *since, *chat;
     int n_trace;
+    bool replay_gpu;
     size_t memory;
     fd_cli_globs allow_missing;
     fd_cli_output output;
 } arguments;
 
-enum { KEY_ALLOW = 256, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE, KEY_CHAT };
+enum { KEY_ALLOW = 256, KEY_MODEL, KEY_CANDIDATE, KEY_MEMORY, KEY_MAP, KEY_SINCE, KEY_CHAT, KEY_REPLAY };
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
@@ -26,6 +28,10 @@ static const struct argp_option options[] = {
      "With --model, where the candidate rounds: f32, f16kv, ggml-cpu, f16, bf16, hf-bf16, …; ? lists all (default: "
      "what "
      "its trace says, else inferred)",
+     1},
+    {"replay", KEY_REPLAY, "cpu|gpu", 0,
+     "With --model: Where large matrix products of replay are computed (default cpu); the verdict is the same "
+     "(docs/verdicts.md)",
      1},
     {"since", KEY_SINCE, "VERDICT.json", 0,
      "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs "
@@ -54,6 +60,7 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
     case KEY_MODEL: a->model = arg; return 0;
     case KEY_CANDIDATE: a->candidate = arg; return 0;
     case KEY_SINCE: a->since = arg; return 0;
+    case KEY_REPLAY: a->replay_gpu = fd_cli_is_replay_gpu(arg, state); return 0;
     case KEY_CHAT: a->chat = arg; return 0;
     case KEY_MAP: a->map = arg; return 0;
     case KEY_ALLOW: fd_cli_add_glob(&a->allow_missing, arg, state); return 0;
@@ -66,6 +73,7 @@ static error_t parse_compare_option(int key, char *arg, struct argp_state *state
         if (a->n_trace != 2) argp_error(state, "two traces expected, %d given", a->n_trace);
         if (a->chat && !a->model) argp_error(state, "--chat needs --model, whose template it renders");
         if (a->output.repro && !a->model) argp_error(state, "--repro needs --model: without it no op is judged");
+        if (a->replay_gpu && !a->model) argp_error(state, "--replay gpu needs --model: without it nothing is replayed");
         if (a->candidate && !a->model) argp_error(state, "--candidate needs --model: without it nothing is replayed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -114,7 +122,8 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
                         .allow_missing = &a->allow_missing,
                         .class_name = a->candidate,
                         .repro = a->output.repro,
-                        .memory = a->memory / 4};
+                        .memory = a->memory / 4,
+                        .replay_gpu = a->replay_gpu};
     bool other_prompt = false;
     if (code == FD_OK && a->chat)
         code = fd_cli_check_chat_prompt(&model, a->chat, traces[1], verdict, &other_prompt, err);
@@ -129,7 +138,10 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
 int fd_cmd_compare(int argc, char **argv) {
     arguments args = {.memory = FD_COMPARE_MEMORY};
     argp_parse(&fd_cmd_compare_argp, argc, argv, 0, NULL, &args);
-    if (args.model) fd_cli_limit_openmp_spin();
+    if (args.model) {
+        fd_cli_limit_openmp_spin();
+        fd_cli_keep_freed_memory();
+    }
     fd_error err = {0};
     fd_verdict verdict = {0};
     size_t n_unmatched = 0;
@@ -137,6 +149,7 @@ int fd_cmd_compare(int argc, char **argv) {
         args.output.junit = args.output.html = args.output.repro = NULL;
     }
     fd_code code = check_outputs(&args, &err);
+    if (code == FD_OK) code = fd_cli_check_replay(args.replay_gpu, &err);
     if (code == FD_OK) code = fd_cli_ranks_join(&err);
     if (code == FD_OK) code = compare_files(&args, &verdict, &n_unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);

@@ -244,7 +244,7 @@ static fd_code run_sides(diff *d, fd_verdict *verdict, fd_error *err) {
         fd_code compared = fd_compare_traces(d->trace[0], d->trace[1], &how, verdict, err);
         fd_cli_progress_end(&d->progress);
         if (compared == FD_OK && !a->bits_only)
-            compared = fd_cli_replay(&d->model, d->trace[0], d->trace[1], a->candidate, verdict, err);
+            compared = fd_cli_replay(&d->model, d->trace[0], d->trace[1], a->candidate, false, verdict, err);
         return compared;
     }
     fd_lockstep_options how = {.tokens = d->tokens,
@@ -279,6 +279,7 @@ static void close_sides(diff *d) {
 
 int fd_cmd_diff(int argc, char **argv) {
     arguments args = {.spec = {"cpu:exact", "gpu:exact"}, .n_generate = -1};
+    fd_cli_keep_freed_memory();
     argp_parse(&fd_cmd_diff_argp, argc, argv, 0, NULL, &args);
     diff d = {.args = &args};
     fd_error err = {0};

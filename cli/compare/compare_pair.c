@@ -27,7 +27,7 @@ fd_code fd_cli_compare_pair(const fd_cli_pair *pair, fd_verdict *verdict, fd_err
     fd_cli_progress_end(&progress);
     if (code != FD_OK) return code;
     if (pair->model) {
-        FD_TRY(fd_cli_replay(pair->model, pair->ref, pair->cand, pair->class_name, verdict, err));
+        FD_TRY(fd_cli_replay(pair->model, pair->ref, pair->cand, pair->class_name, pair->replay_gpu, verdict, err));
         if (!pair->repro) return FD_OK;
         const fd_trace *wrong = verdict->replay.of_reference ? pair->ref : pair->cand;
         return fd_cli_write_repro(pair->model->graph, wrong, verdict, pair->repro, err);

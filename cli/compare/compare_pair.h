@@ -13,6 +13,7 @@ typedef struct fd_cli_pair {
     const char *class_name;            /* the candidate's; NULL: what its trace says, else inferred */
     const char *repro; /* a folder for the op that is found wrong, alone (cli/repro); NULL: not wanted */
     size_t memory;     /* as in fd_compare_options */
+    bool replay_gpu;   /* as in fd_cli_replay */
 } fd_cli_pair;
 
 /* Shows its progress on stderr. *verdict is freed by the caller, also after a failure. */

@@ -67,7 +67,7 @@ static fd_code compare_recorded(rerun *r, fd_verdict *out, fd_error *err) {
     fd_compare_options how = {
         .allow_missing = o->allow_missing, .n_allow_missing = o->n_allow_missing, .graph = o->model->graph};
     FD_TRY(fd_compare_traces(traces[0], traces[1], &how, out, err));
-    return fd_cli_replay(o->model, traces[0], traces[1], o->class_name, out, err);
+    return fd_cli_replay(o->model, traces[0], traces[1], o->class_name, false, out, err);
 }
 
 static void put_label(const fd_cli_rerun_side *side, fd_verdict_side *to) {

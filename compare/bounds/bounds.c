@@ -135,7 +135,7 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
     for (int i = 0; i < FD_MAX_WEIGHTS; i++)
         if (op->weight[i] && op->weight[i]->n_col > longest) longest = op->weight[i]->n_col;
     work->longest = longest;
-    work->row = malloc(sizeof *work->row * n_thread * FD_BOUND_ROWS * (size_t)longest);
+    work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
     fd_op kind = work->node->op;
     bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_HEAD_MATMUL ||
                   kind == FD_OP_EXPERT_WEIGHTS;
@@ -202,8 +202,10 @@ fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     double *e[FD_MAX_INPUTS] = {NULL, NULL};
     fd_code code = prepare(&work, e, err);
     if (code == FD_OK) {
+        work.code = &code;
+        work.err = err;
         by_op[op->node->op](&work);
-        add_output_error(&work);
+        if (code == FD_OK) add_output_error(&work);
     }
     for (int i = 0; i < FD_MAX_INPUTS; i++) free(e[i]);
     free(work.row);

@@ -14,7 +14,7 @@
 #include <math.h>
 
 #include "compare/bounds/numerics_class.h"
-#include "exec/exec.h"
+#include "exec/products.h"
 
 /* A τ that stands for "could be anything"; finite, so that its products with 0 are 0. */
 #define FD_BOUND_UNKNOWN 1e30
@@ -28,7 +28,8 @@ typedef struct fd_bound_args {
     /* FD_Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: cache rows are blocks of that type, as op->out has them; else not quantised */
     uint32_t kv_type;
     const fd_numerics_class *numerics;
-    double n_output; /* elements that the whole comparison judges, for λ */
+    double n_output;           /* elements that the whole comparison judges, for λ */
+    const fd_products *device; /* computes the sums of large products; NULL: the CPU does */
 } fd_bound_args;
 
 /* Cache types whose rounding replay repeats. */
@@ -41,8 +42,8 @@ static inline bool fd_kv_is_quantised(uint32_t kv_type) {
  * the block's scale and minimum, kept in binary16, may be off by. */
 void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
 
-/* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY
- * alone. */
+/* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY, or the
+ * device's failure. */
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err);
 
 /* |c − ŷ| / τ: 0 when they are equal or the same Inf, +Inf when τ is 0 or one alone is NaN or Inf, and 0 when both are

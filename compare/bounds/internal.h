@@ -11,9 +11,6 @@
  * nothing. */
 enum { FD_BOUND_MANY = 1 << 20 };
 
-/* Rows of weights that go together. */
-enum { FD_BOUND_ROWS = 4 };
-
 typedef struct fd_bound_work {
     const fd_bound_args *args;
     const fd_op_args *op;
@@ -24,8 +21,10 @@ typedef struct fd_bound_work {
     const double *e[FD_MAX_INPUTS]; /* laid out as in[i], the class's rounding of inputs included; never NULL */
     const double *y;                /* replayed rows */
     int64_t stride;                 /* of y and tau */
-    float *row;                     /* [threads, FD_BOUND_ROWS, longest]: room for the rows of weights */
+    float *row;                     /* [threads, longest]: room for a row of weights */
     int64_t longest;
+    fd_code *code; /* FD_OK until a product fails, which `err` describes */
+    fd_error *err;
     double *scratch; /* products: [2, n_pos, as many], then [n_pos]; EXPERT_WEIGHTS: [2, chosen] */
     double *tau;     /* without the rounding of the output, which fd_bound adds */
 } fd_bound_work;

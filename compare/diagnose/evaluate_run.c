@@ -7,6 +7,8 @@
 #include "compare/replay/sample_sign.h"
 #include "model/gguf/quant.h"
 
+enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
+
 /* The weight of a slot in binary32, which has the same values and so gives the same bits; false: it stays as it is. */
 static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weight *weight, int slot, fd_weight *out) {
     const fd_graph *graph = bench->request->args.graph;
@@ -18,9 +20,11 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
         bench->wide[id] = malloc(sizeof **bench->wide * (size_t)n);
         if (!bench->wide[id]) return false;
         bench->wide_left -= n;
+        float *wide = bench->wide[id];
+#pragma omp parallel for if (n > MANY)
         for (int64_t r = 0; r < weight->n_row; r++)
-            fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes,
-                              bench->wide[id] + r * weight->n_col, weight->n_col);
+            fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, wide + r * weight->n_col,
+                              weight->n_col);
     }
     *out = *weight;
     out->dtype = FD_F32;

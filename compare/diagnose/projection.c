@@ -18,8 +18,9 @@
 
 enum { FEWEST_ROWS = 4 };
 
-/* Each has matrices in binary32 beside the model: of an 8B model half a gigabyte. */
-enum { MOST_THREADS = 2 };
+/* Nodes are looked at side by side, by two threads, for each has matrices in binary32 beside the model; with matrices of more
+ * elements one after the other, for then all threads have enough to do in one. */
+enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 
 /* Multiplications: about five seconds of one core. */
 #define MOST_SPENT 0x1p32
@@ -287,6 +288,14 @@ static bool take_node(void *user, int32_t i) {
     return s->spent < MOST_SPENT;
 }
 
+static int32_t threads_for(const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        int32_t w = graph->nodes[i].op == FD_OP_MATMUL ? graph->nodes[i].weight[0] : -1;
+        if (w >= 0 && graph->weights[w].n_row * graph->weights[w].n_col > LARGE) return 1;
+    }
+    return MOST_THREADS;
+}
+
 fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
                              fd_causes *causes, fd_error *err) {
     size_t n_node = (size_t)options->graph->n_node, n_fault = (size_t)fd_fault_count();
@@ -297,7 +306,7 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     s.cost = calloc(n_node, sizeof *s.cost);
     s.chosen = calloc(n_node, sizeof *s.chosen);
     if (s.chosen) find_choices(&s);
-    const fd_jobs nodes = {0, (int32_t)n_node, MOST_THREADS, &s, is_needless, look_at_node, take_node};
+    const fd_jobs nodes = {0, (int32_t)n_node, threads_for(options->graph), &s, is_needless, look_at_node, take_node};
     fd_code code = s.at && s.cost && s.chosen ? fd_run_in_order(&nodes, err)
                                               : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     if (code == FD_OK) { /* what other threads looked at beyond the last was for nothing */

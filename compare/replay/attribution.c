@@ -314,6 +314,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .trace = o->cand,
                              .tokens = fd_trace_tokens(o->cand),
                              .op = o->op,
+                             .device = o->device,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
                              .n_output = out->n_output};

@@ -77,6 +77,7 @@ typedef struct fd_attribution_options {
     const fd_trace *cand;
     int32_t n_pos; /* judge positions [0, n_pos): those whose tokens agree */
     fd_op_fn op;
+    const fd_products *device; /* as in fd_replay_options */
     const fd_numerics_class *numerics;
     const bool *unjudged; /* [n_node] nodes that are replayed but not judged: their weights are unknown; NULL: none */
     const bool *ignored;  /* [n_node] taken for not recorded, as fd_replay_options has it; NULL: none */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
+#include "compare/products/products.h"
 #include "model/gguf/quant.h"
 
 static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
@@ -37,6 +38,13 @@ int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node) {
     return rows * fd_node_row_stride(node, replay->n_kv);
 }
 
+static fd_code run_op(const fd_replay *replay, fd_numerics numerics, const fd_op_args *args, fd_error *err) {
+    if (args->node->op == FD_OP_MATMUL)
+        return fd_products_multiply(replay->o.device, replay->o.op, numerics, args, err);
+    replay->o.op(numerics, args);
+    return FD_OK;
+}
+
 /* In contract order: inputs are binary32 already, because an exact run recorded them. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err) {
     const fd_node *node = args.node;
@@ -49,7 +57,7 @@ fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *ou
     if (code == FD_OK) {
         for (int k = 0; k < FD_MAX_INPUTS; k++) args.in[k] = in[k];
         args.out = result;
-        replay->o.op(FD_NUMERICS_EXACT, &args);
+        code = run_op(replay, FD_NUMERICS_EXACT, &args, err);
         for (int64_t i = 0; i < fd_replay_rows_given(replay, node); i++) out[i] = (double)result[i];
     }
     for (int k = 0; k < FD_MAX_INPUTS; k++) free(in[k]);
@@ -143,9 +151,9 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
         FD_TRY(round_input(type, &rows, &copy, args.n_pos, width, err));
         args.in[0] = rows;
     }
-    replay->o.op(FD_NUMERICS_F64, &args);
+    fd_code code = run_op(replay, FD_NUMERICS_F64, &args, err);
     free(copy);
-    if (!fd_node_is_kv_cache(node)) return FD_OK;
+    if (code != FD_OK || !fd_node_is_kv_cache(node)) return code;
     int64_t n = fd_node_row_stride(node, replay->n_kv);
     double *rows = (double *)args.out + replay->pos0 * n;
     uint32_t blocks = fd_replay_kv_type(replay, node);

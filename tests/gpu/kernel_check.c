@@ -14,6 +14,7 @@ static const struct {
     {"matmul", check_matmul},
     {"many_rows", check_many_rows},
     {"matvec_fused", check_matvec_fused},
+    {"replay_products", check_replay_products},
     {"attention", check_attention},
     {"attention_decode", check_attention_decode},
     {"experts", check_experts},

@@ -12,6 +12,7 @@ void check_more_rows(gpu_test *test); /* LayerNorm, positions, ALiBi, ungated ac
 void check_many_rows(gpu_test *test); /* what several nodes of a prompt share a kernel for */
 void check_experts(gpu_test *test);
 void check_q8(gpu_test *test); /* products of q8act, against blocks made on the host from the dequantised rows */
+void check_replay_products(gpu_test *test); /* of replay, against the CPU's */
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);
 void check_sample(gpu_test *test);

@@ -1,0 +1,20 @@
+/* Products of weights for replay and its bounds (exec/products.h): on a device where it takes them, else on the CPU. The
+ * bits are the same.
+ *
+ * A device is not believed blindly, for its fault would be taken for the candidate's: of each of its products the CPU
+ * computes sixteen rows, too, other ones each time. A difference is FD_ERR_DEVICE. A result with a NaN, whose bits differ
+ * between processors, is thrown away, and the CPU computes it. */
+#ifndef FD_COMPARE_PRODUCTS_PRODUCTS_H
+#define FD_COMPARE_PRODUCTS_PRODUCTS_H
+
+#include "exec/products.h"
+
+/* A MATMUL with its bias, as `op` runs it. device NULL: `op` itself. */
+fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics numerics, const fd_op_args *args,
+                             fd_error *err);
+
+/* fd_products.weigh. device NULL: the CPU. */
+fd_code fd_products_weigh(const fd_products *device, const fd_product *product, const double *x, const double *v,
+                          double *size, double *square, fd_error *err);
+
+#endif
