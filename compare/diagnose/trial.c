@@ -134,65 +134,9 @@ static bool is_near_one(const fd_numerics_class *c, const fd_hypothesis *h) {
     return fabs(h->value - 1) <= NEAR_ONE * u;
 }
 
-static double root_mean_square(const float *x, int64_t n) {
-    double sum = 0;
-    int64_t n_finite = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(x[i])) continue;
-        sum += (double)x[i] * (double)x[i];
-        n_finite++;
-    }
-    return n_finite ? sqrt(sum / (double)n_finite) : 0;
-}
-
-/* In bounds of the op as it should be; of an exact candidate, which has none, in `rounding`. */
-static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double rounding, int64_t i) {
-    const fd_explain_request *r = rows->request;
-    const fd_node *node = r->args.node;
-    float c = r->output[i], x = v->rows[i];
-    int64_t stride = fd_node_row_stride(node, r->args.n_kv);
-    if (node->over_kv && i % r->args.n_kv > r->args.pos0 + i / stride) return 0;
-    if (fd_canonical32(c) == fd_canonical32(x) || (rows->plain.tau && !isfinite(c) && !isfinite(x))) return 0;
-    double tau = rows->plain.tau ? rows->plain.tau[i] : rounding;
-    return isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
-}
-
-/* Largest and root mean square of the residuals of `v`; an exact candidate's in roundings of the largest values. */
-static void residuals(const fd_trial_rows *rows, const fd_variant *v, double *largest, double *mean) {
-    const fd_explain_request *r = rows->request;
-    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
-    double sum = 0, rounding = 0x1p-22 * root_mean_square(r->output, r->args.n_pos * stride);
-    *largest = 0;
-    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
-        double z = residual_at(rows, v, rounding, i);
-        n += !r->args.node->over_kv || i % r->args.n_kv <= r->args.pos0 + i / stride;
-        if (!(z <= *largest)) *largest = z;
-        sum += z * z;
-    }
-    *mean = n ? sqrt(sum / (double)n) : 0;
-}
-
-static double root_of_residuals(const fd_trial_rows *rows, const fd_variant *v) {
-    double largest, mean;
-    residuals(rows, v, &largest, &mean);
-    return mean;
-}
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
-}
-
-/* The same of one row: √Σz² / √n. */
-static double left_of_row(const fd_trial *t, const fd_variant *v, int32_t row) {
-    const fd_explain_request *r = t->all.request;
-    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
-    double sum = 0;
-    for (int64_t i = row * stride; i < (row + 1) * stride; i++) {
-        double z = residual_at(&t->all, v, 0, i);
-        sum += z * z;
-    }
-    return sqrt(sum / (double)stride);
 }
 
 static bool has_middle(const fd_trial *t) {
@@ -202,33 +146,16 @@ static bool has_middle(const fd_trial *t) {
            r->args.n_pos <= FD_TRIAL_MIDDLE;
 }
 
-/* The same of all rows. Where the class rounds to steps, a value near the middle between two may have gone to the other
+/* Root mean square of all residuals. Where the class rounds to steps, a value near the middle between two may have gone to the other
  * side in a row: then what the middle row leaves says whether the rest is explained. */
 static double left_of_rows(const fd_trial *t, const fd_variant *v) {
     const fd_explain_request *r = t->all.request;
     double rows[FD_TRIAL_MIDDLE];
     int32_t n = 0;
-    if (!has_middle(t)) return root_of_residuals(&t->all, v);
-    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) rows[n++] = left_of_row(t, v, p);
+    if (!has_middle(t)) return fd_trial_left(&t->all, v);
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) rows[n++] = fd_trial_left_of_row(&t->all, v, p);
     qsort(rows, (size_t)n, sizeof *rows, by_value);
     return rows[n / 2];
-}
-
-static fd_code open_rows(const fd_explain_request *request, fd_trial_rows *rows, fd_error *err) {
-    rows->request = request;
-    FD_TRY(fd_workbench_open(request, &rows->bench, err));
-    return fd_evaluate(rows->bench, &fd_no_hypothesis, request->args.node->id, true, &rows->plain, err);
-}
-
-static double change_of_row(const fd_trial_rows *rows, const float *of, int32_t row) {
-    const fd_op_args *args = &rows->request->args;
-    int64_t stride = fd_node_row_stride(args->node, args->n_kv);
-    double change = 0;
-    for (int64_t i = row * stride; i < (row + 1) * stride; i++) {
-        double d = (double)of[i] - (double)rows->plain.rows[i];
-        change += isfinite(d) ? d * d : 0;
-    }
-    return sqrt(change);
 }
 
 /* Where a value near the middle between two steps went to the other side, any small change may take it back. So the change by
@@ -242,13 +169,13 @@ static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes,
     if (!t->smooth.bench) {
         t->without_steps = *r;
         t->without_steps.numerics = fd_numerics_class_find("f32");
-        FD_TRY(open_rows(&t->without_steps, &t->smooth, err));
+        FD_TRY(fd_trial_rows_open(&t->without_steps, &t->smooth, err));
     }
     FD_TRY(fd_evaluate(t->smooth.bench, h, r->args.node->id, false, &v, err));
     for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
-        double explained = change_of_row(&t->all, r->output, p);
+        double explained = fd_trial_change_of_row(&t->all, r->output, p);
         n += explained > 0;
-        n_little += explained > LITTLE_CHANGE * change_of_row(&t->smooth, v.rows, p);
+        n_little += explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
     }
     *yes = 2 * n_little > n;
     fd_variant_free(&v);
@@ -299,8 +226,8 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
         spend(t, t->few.request, 1);
         const fd_op_args *args = &t->few.request->args;
         int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-        double own = root_mean_square(v.rows, n), plain = root_mean_square(t->few.plain.rows, n), largest, mean;
-        residuals(&t->few, &v, &largest, &mean);
+        double own = fd_root_mean_square(v.rows, n), plain = fd_root_mean_square(t->few.plain.rows, n), largest, mean;
+        fd_trial_residuals(&t->few, &v, &largest, &mean);
         *yes = !(largest <= FAR_BEYOND * fmax(1, plain > 0 ? own / plain : 1));
         /* through a span every small change is near a small error; one that explains it takes most of it away */
         if (t->n_span > 1 && !(mean <= t->few_left / 2)) *yes = true;
@@ -316,7 +243,7 @@ fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *h, double *distance,
     FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
         spend(t, t->few.request, 1);
-        residuals(&t->few, &v, &largest, distance);
+        fd_trial_residuals(&t->few, &v, &largest, distance);
     }
     fd_variant_free(&v);
     return FD_OK;
@@ -387,13 +314,13 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
     *t = (fd_trial){.out = out};
     t->span = malloc(sizeof *t->span * (size_t)request->args.graph->n_node);
     if (!t->span) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    FD_TRY(open_rows(request, &t->all, err));
+    FD_TRY(fd_trial_rows_open(request, &t->all, err));
     if (t->all.plain.state != FD_VARIANT_COMPUTED) return FD_OK;
     t->n_span = fd_evaluate_span(t->all.bench, request->args.node->id, t->span);
     out->unmodified = fd_trial_fit(t, &fd_no_hypothesis, &t->all.plain);
     if (!request->few) return FD_OK;
-    FD_TRY(open_rows(request->few, &t->few, err));
-    if (t->few.plain.state == FD_VARIANT_COMPUTED) t->few_left = root_of_residuals(&t->few, &t->few.plain);
+    FD_TRY(fd_trial_rows_open(request->few, &t->few, err));
+    if (t->few.plain.state == FD_VARIANT_COMPUTED) t->few_left = fd_trial_left(&t->few, &t->few.plain);
     return FD_OK;
 }
 
@@ -401,10 +328,7 @@ void fd_trial_close(fd_trial *t) {
     for (int32_t i = 0; i < t->n; i++) fd_variant_free(&t->contenders[i].variant);
     free(t->contenders);
     free(t->span);
-    fd_variant_free(&t->all.plain);
-    fd_variant_free(&t->few.plain);
-    fd_workbench_close(t->all.bench);
-    fd_workbench_close(t->few.bench);
-    fd_variant_free(&t->smooth.plain);
-    fd_workbench_close(t->smooth.bench);
+    fd_trial_rows_close(&t->all);
+    fd_trial_rows_close(&t->few);
+    fd_trial_rows_close(&t->smooth);
 }

@@ -3,7 +3,7 @@
 #ifndef FD_COMPARE_DIAGNOSE_TRIAL_H
 #define FD_COMPARE_DIAGNOSE_TRIAL_H
 
-#include "compare/diagnose/evaluate.h"
+#include "compare/diagnose/trial_rows.h"
 
 typedef struct fd_contender {
     fd_hypothesis h;
@@ -15,13 +15,6 @@ typedef struct fd_contender {
     bool asked;    /* readers.h */
     bool in_group; /* named together with the best one */
 } fd_contender;
-
-/* One set of rows: all that are asked about, or few of them. */
-typedef struct fd_trial_rows {
-    const fd_explain_request *request;
-    fd_workbench *bench;
-    fd_variant plain; /* the op as it should be */
-} fd_trial_rows;
 
 /* Rows of which the middle one is taken; more are never asked about at once (MOST_ROWS of diagnose.c). */
 enum { FD_TRIAL_MIDDLE = 64 };
