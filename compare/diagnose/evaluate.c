@@ -32,21 +32,15 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
     int32_t id = args->node->id;
     const fd_explain_request *r = ev->bench->request;
     int32_t n_kept = fd_hypothesis_changes_output(&ev->h, args->node) ? r->n_earlier : r->n_context;
-    int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv);
-    fd_variant plain = {0};
-    bool lasting = ev->h.guess == FD_GUESS_FAULT && fd_fault_at(ev->h.fault)->lasting;
-    if (n == 0 || lasting || !ev->works[id].edited || fd_bench_writes_late(ev, args->node)) return FD_OK;
-    FD_TRY(fd_bench_compute(&ev->bench->plain, id, false, &plain, NULL, err));
-    if (plain.state == FD_VARIANT_COMPUTED) {
-        memcpy(v->rows, plain.rows, sizeof *v->rows * (size_t)n);
-        for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++) {
-            const float *of_plain = ev->bench->plain.works[id].sample[d];
-            memcpy(sample[d] + (v->rows - v->memory), of_plain ? of_plain + (v->rows - v->memory) : plain.rows,
-                   sizeof *v->rows * (size_t)n);
-        }
-        if (v->tau && plain.tau) memcpy(v->tau, plain.tau, sizeof *v->tau * (size_t)n);
-    }
-    fd_variant_free(&plain);
+    int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv), before = v->rows - v->memory;
+    bool kept = fd_bench_keeps_context(ev) && ev->works[id].edited && !fd_bench_writes_late(ev, args->node);
+    fd_work *w = NULL;
+    if (n > 0 && kept) FD_TRY(fd_bench_unrecorded(&ev->bench->plain, id, &w, err));
+    if (!w) return FD_OK;
+    memcpy(v->rows, w->v.rows, sizeof *v->rows * (size_t)n);
+    for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++)
+        memcpy(sample[d] + before, w->sample[d] ? w->sample[d] + before : w->v.rows, sizeof *v->rows * (size_t)n);
+    if (v->tau && w->v.tau) memcpy(v->tau, w->v.tau, sizeof *v->tau * (size_t)n);
     return FD_OK;
 }
 
@@ -70,7 +64,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     out->rows = out->memory + (cache ? args->pos0 * stride : 0);
     out->overridden = node->override != NULL;
     out->state = FD_VARIANT_COMPUTED;
-    if (fd_bench_writes_late(ev, node)) { /* what it is written over */
+    if (r->n_context > 0 && fd_bench_keeps_context(ev)) {
         fd_work *plain;
         FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &plain, err));
     }

@@ -33,16 +33,32 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
     return bench->wide[id] != NULL;
 }
 
-/* From the row before the first judged one on, where nothing else is read. */
+/* A hypothesis is about the step in question: rows of earlier steps, so many, are as they should be, at every node that
+ * caches are made of. */
+static int32_t known_rows(const fd_evaluation *ev, const fd_op_args *args) {
+    const fd_explain_request *r = ev->bench->request;
+    int32_t id = args->node->id;
+    bool known = ev->bench->feeds_cache[id] && args->pos0 == r->args.pos0 && !args->node->override;
+    known &= fd_bench_keeps_context(ev) && ev->bench->plain.works[id].v.state == FD_VARIANT_COMPUTED;
+    return known ? r->n_context : 0;
+}
+
+/* What has to be computed: from the row before the first judged one on, where nothing else is read; else the rows after
+ * those of earlier steps, which are put there. */
 static fd_op_args late_rows(const fd_evaluation *ev, const fd_op_args *args) {
     const fd_explain_request *r = ev->bench->request;
     fd_op_args late = *args;
-    int32_t n = r->n_unjudged - 1;
-    if (n <= 0 || args->pos0 != r->args.pos0 || ev->bench->feeds_cache[args->node->id]) return late;
+    bool feeds = ev->bench->feeds_cache[args->node->id];
+    int32_t n = feeds ? known_rows(ev, args) : r->n_unjudged - 1;
+    if (n <= 0 || args->pos0 != r->args.pos0) return late;
+    if (feeds)
+        memcpy(args->out, ev->bench->plain.works[args->node->id].v.memory,
+               sizeof(float) * (size_t)(n * fd_node_row_stride(args->node, args->n_kv)));
     late.pos0 += n;
     late.n_pos -= n;
     late.tokens += n;
-    late.out = (float *)args->out + n * fd_node_row_stride(args->node, args->n_kv);
+    if (args->node->op != FD_OP_KV_WRITE)
+        late.out = (float *)args->out + n * fd_node_row_stride(args->node, args->n_kv);
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         const fd_node *in = args->node->input[k] < 0 ? NULL : &args->graph->nodes[args->node->input[k]];
         if (in && in->op != FD_OP_KV_WRITE)
@@ -51,10 +67,14 @@ static fd_op_args late_rows(const fd_evaluation *ev, const fd_op_args *args) {
     return late;
 }
 
-bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node) {
+bool fd_bench_keeps_context(const fd_evaluation *ev) {
     bool lasting = ev->h.guess == FD_GUESS_FAULT && fd_fault_at(ev->h.fault)->lasting;
-    return node->op == FD_OP_KV_WRITE && ev->bench->request->n_context > 0 && ev->works[node->id].edited && !lasting &&
-           !fd_hypothesis_changes_output(&ev->h, node);
+    return ev != &ev->bench->plain && !lasting;
+}
+
+bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node) {
+    return node->op == FD_OP_KV_WRITE && ev->bench->request->n_context > 0 && fd_bench_keeps_context(ev) &&
+           ev->works[node->id].edited && !fd_hypothesis_changes_output(&ev->h, node);
 }
 
 /* Rows of earlier steps as they should be, the others written over them. */
@@ -156,7 +176,10 @@ fd_code fd_bench_sample(const fd_evaluation *ev, fd_op_args *args, const fd_op_i
         } else {
             memcpy(made[d], v->memory, sizeof **made * (size_t)size);
         }
-        for (int64_t i = 0; i < n && keep && code == FD_OK; i++)
+        const float *known = ev->bench->plain.works[args->node->id].sample[d];
+        int64_t first = in->any_sample && known ? known_rows(ev, args) * fd_node_row_stride(args->node, args->n_kv) : 0;
+        if (code == FD_OK && first > 0) memcpy(made[d], known, sizeof **made * (size_t)first);
+        for (int64_t i = first; i < n && keep && code == FD_OK; i++)
             if (isfinite(made[d][before + i]) && v->tau[i] < FD_BOUND_UNKNOWN && args->node->op != FD_OP_TOP_K)
                 made[d][before + i] += (float)(fd_sample_sign(args->node->id, i, d) * v->tau[i]);
     }

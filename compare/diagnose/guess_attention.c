@@ -1,4 +1,5 @@
-/* Mistakes of attention kernels: tiles and parts put together wrongly, pages of the cache exchanged, one head's factor. */
+/* Mistakes of attention kernels: tiles and parts put together wrongly, pages of the cache exchanged, one head's
+ * factor. */
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/solve.h"
 #include "faults/tiles.h"

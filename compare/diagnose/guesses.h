@@ -18,7 +18,8 @@ fd_code fd_guess_attention(fd_trial *trial, fd_error *err);
 /* Rounding, or a branch times a factor, at all nodes of an op in the span together (guess_outputs.c). */
 fd_code fd_guess_everywhere(fd_trial *trial, fd_error *err);
 
-/* A factor, zeros, rounding, a softcap, another order of elements or rows, a tail that was not written (guess_outputs.c). */
+/* A factor, zeros, rounding, a softcap, another order of elements or rows, a tail that was not written
+ * (guess_outputs.c). */
 fd_code fd_guess_outputs(fd_trial *trial, fd_error *err);
 
 #endif

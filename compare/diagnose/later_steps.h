@@ -10,8 +10,8 @@
 fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation *e, const float *z, int32_t n_pos,
                            fd_node_finding *out, fd_error *err);
 
-/* Explanations that give the same values in the finding's step: those that later steps refute go, where others stay. `z` is
- * the largest of each position of the finding's node. */
+/* Explanations that give the same values in the finding's step: those that later steps refute go, where others stay. `z`
+ * is the largest of each position of the finding's node. */
 fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                  fd_error *err);
 

@@ -60,6 +60,9 @@ fd_code fd_inputs_make_tables(const fd_evaluation *ev, fd_op_args *args, fd_op_i
 fd_code fd_inputs_change_tokens(const fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, fd_error *err);
 void fd_inputs_free(fd_op_inputs *in);
 
+/* Are rows of earlier steps as they should be? */
+bool fd_bench_keeps_context(const fd_evaluation *ev);
+
 /* Does the hypothesis change how a cache is written, in the step in question alone? Its rows are then written over what
  * earlier steps left there. */
 bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node);

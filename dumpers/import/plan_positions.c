@@ -6,7 +6,7 @@
 #include "dumpers/import/plan_internal.h"
 
 /* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or what most shapes say
- * (`by_shape`), or a prefill and single tokens. */
+ * (`by_shape`; NULL: nothing), or a prefill and single tokens. */
 static fd_code find_steps(fd_planner *p, const int32_t *by_shape) {
     fd_import_plan *plan = p->plan;
     const fd_import_options *o = p->options;
@@ -33,7 +33,7 @@ static fd_code find_steps(fd_planner *p, const int32_t *by_shape) {
             size = found;
             by = tensor->name;
         }
-        if (size == 0) size = by_shape[s];
+        if (size == 0 && by_shape) size = by_shape[s];
         if (size == 0) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
         if (size < 1 || size > INT32_MAX || total + size > plan->n_token)
             return fd_fail(p->err, FD_ERR_INPUT,
@@ -82,6 +82,7 @@ fd_code fd_plan_steps(fd_planner *p) {
     plan->steps = calloc((size_t)plan->n_step + 1, sizeof *plan->steps);
     if (!plan->steps) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
     if (trace) return copy_steps(p);
+    if (plan->n_step < 2 || plan->n_step > plan->n_token) return find_steps(p, NULL);
     int32_t *by_shape = malloc(sizeof *by_shape * ((size_t)plan->n_step + 1));
     if (!by_shape) return fd_fail(p->err, FD_ERR_MEMORY, "import: out of memory");
     fd_code code = fd_plan_sizes(p, by_shape, p->err);
