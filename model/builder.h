@@ -50,7 +50,8 @@ typedef struct fd_arch {
     /* What a small file of it has, for make-model: keys beyond those of every architecture, "NAME=VALUE …", and
      * optional weights as for fd_graph_weights. NULL: none. */
     const char *made_keys, *made_with;
-    bool made_tied; /* its files have no output.weight */
+    bool made_tied;      /* its files have no output.weight */
+    bool rope_rows_kept; /* fd_hparams.rope_rows_kept */
 } fd_arch;
 /* For made_with: the biases of an architecture that has them everywhere. */
 #define FD_EVERY_BIAS                                                                                                  \

@@ -162,6 +162,7 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
         FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
     FD_TRY(read_attention(r, arch, h));
+    h->rope_rows_kept = arch->rope_rows_kept;
     if (attends) FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
 
     const char *eps_key =

@@ -75,6 +75,7 @@ typedef struct fd_name_map_rule {
     fd_name_map_rows rows;
     fd_name_map_words words; /* what 16-bit integers hold */
     bool otherwise;          /* else: for tensors alone that no rule above takes */
+    char *archs;             /* arch=: for models of these alone, "gemma2,gemma3", or of all others, "!gemma2"; NULL: all */
     fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];
     int n_op;
 } fd_name_map_rule;
@@ -107,6 +108,8 @@ typedef struct fd_name_map_capture {
 } fd_name_map_capture;
 /* The whole name against * ? {layer} {layer+1} {rank}. */
 bool fd_name_map_matches(const char *pattern, const char *name, fd_name_map_capture *capture);
+/* False where the rule's arch= does not name the architecture; NULL: not known, and no arch= names it. */
+bool fd_name_map_is_for(const fd_name_map_rule *rule, const char *arch);
 bool fd_name_map_listed(const fd_name_map_list *list, const char *name); /* any pattern matches */
 /* The node's name with numbers in place of {layer}, {rank} and {last}; false when it does not fit `size`. */
 bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *capture, char *out, size_t size);
@@ -114,7 +117,7 @@ bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *c
 typedef struct fd_name_map_values {
     int64_t of[FD_NAME_MAP_VARIABLE_COUNT]; /* 0: not known */
     double attn_scale;                      /* 0: not known */
-    int rope_neighbours;                    /* 1: RoPE turns (2i, 2i+1); 0: halves; -1: not known */
+    int rope_neighbours; /* 1: converters put rows of Q and K from halves into pairs (2i, 2i+1); 0: no; -1: not known */
 } fd_name_map_values;
 
 /* What stands in one array with others: q, k and v, or gate and up. The counts say how often the width of Q, of K or V, and

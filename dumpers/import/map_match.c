@@ -65,6 +65,18 @@ bool fd_name_map_listed(const fd_name_map_list *list, const char *name) {
     return false;
 }
 
+bool fd_name_map_is_for(const fd_name_map_rule *rule, const char *arch) {
+    if (!rule->archs) return true;
+    const bool all_but = rule->archs[0] == '!';
+    const size_t length = arch ? strlen(arch) : 0;
+    for (const char *p = rule->archs + all_but; length && *p;) {
+        const size_t n = strcspn(p, ",");
+        if (n == length && memcmp(p, arch, n) == 0) return !all_but;
+        p += n + (p[n] == ',');
+    }
+    return all_but;
+}
+
 bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *capture, char *out, size_t size) {
     size_t at = 0;
     fd_name_map_capture numbers = *capture;

@@ -130,8 +130,21 @@ static void scale(row *r, const fd_name_map_op *op, double operand) {
     for (int64_t i = 0; i < n; i++) r->data[i] *= x;
 }
 
+/* After heads=n_head_kv: each K/V head's Q heads, its K and its V are a row of their own. */
+static bool part_of_groups(row *r, const fd_fused_part *part, const fd_name_map_values *values) {
+    const int64_t *of = values->of, n_kv = of[FD_NAME_MAP_N_HEAD_KV], d = of[FD_NAME_MAP_HEAD_DIM];
+    const int64_t first = part->q * (of[FD_NAME_MAP_N_HEAD] / n_kv) * d + part->kv * d;
+    const int64_t n = part->is == 'q' ? of[FD_NAME_MAP_N_HEAD] / n_kv * d : d;
+    return slice(r, first, first + n);
+}
+
 static bool part(row *r, const fd_name_map_op *op, const fd_name_map_values *values) {
     fd_fused_place place;
+    const fd_fused_part *of = &fd_fused_parts[op->arg[0]];
+    const int64_t n_kv = values->of[FD_NAME_MAP_N_HEAD_KV];
+    if (r->rank == 2 && of->is != 'f' && r->shape[0] == n_kv && fd_fused_part_place(of, values, &place) &&
+        r->shape[1] * n_kv == place.width)
+        return part_of_groups(r, of, values);
     return fd_fused_part_place(&fd_fused_parts[op->arg[0]], values, &place) && r->rank > 0 &&
            r->shape[r->rank - 1] == place.width && slice(r, place.first, place.first + place.n);
 }

@@ -192,6 +192,7 @@ void fd_name_map_free(fd_name_map *map) {
         for (size_t k = 0; k < map->rules[i].n_source; k++) free(map->rules[i].sources[k].pattern);
         free(map->rules[i].sources);
         free(map->rules[i].node);
+        free(map->rules[i].archs);
     }
     free(map->rules);
     free_list(&map->skip);

@@ -124,7 +124,14 @@ static bool take_shape(const char *text, fd_name_map_rule *rule) {
     return false;
 }
 
-/* shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is one of them. */
+/* "gemma2,gemma3", "!gemma2" */
+static bool take_archs(const char *text, fd_name_map_rule *rule) {
+    const size_t n = strlen(text);
+    if (n == 0 || rule->archs || text[0] == ',' || text[n - 1] == '!' || text[n - 1] == ',' || strstr(text, ",,")) return false;
+    return (rule->archs = strdup(text)) != NULL;
+}
+
+/* arch=, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is one of them. */
 static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
     static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
     static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
@@ -134,6 +141,7 @@ static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
         if (strcmp(word, rows[i]) == 0) return rule->rows = (fd_name_map_rows)i, true;
         if (strcmp(word, words[i]) == 0) return rule->words = (fd_name_map_words)i, true;
     }
+    if (strncmp(word, "arch=", 5) == 0) return *ok = take_archs(word + 5, rule), true;
     if (strncmp(word, "shape=", 6) == 0) return *ok = take_shape(word + 6, rule), true;
     if (strncmp(word, "axis=", 5) != 0) return false;
     char *end;
@@ -152,6 +160,7 @@ const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule)
     bool ok;
     if (take_reading(word, rule, &ok))
         return ok               ? NULL
+               : word[1] == 'r' ? "arch lists architectures once, with commas between them:"
                : word[0] == 'a' ? "axis counts from the end (-1 to -8), or is first:"
                                 : "shape has 1 to 8 dimensions: numbers, n_tok, n_head, …, at most one -1:";
     const char *equals = strchr(word, '=');
@@ -165,7 +174,7 @@ const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule)
         bool fits = operation->take ? equals && operation->take(equals + 1, op) : !equals;
         return fits ? NULL : "an operation with arguments that make no sense:";
     }
-    return "unknown operation (shape, axis, rows, as, else, reshape, permute, transpose, heads, slice, part, scale, "
+    return "unknown operation (arch, shape, axis, rows, as, else, reshape, permute, transpose, heads, slice, part, scale, "
            "interleave, "
            "deinterleave, rope):";
 }

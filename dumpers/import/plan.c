@@ -35,7 +35,7 @@ static fd_name_map_values values_of_model(const fd_graph *graph) {
                                        [FD_NAME_MAP_N_EMBD] = h->n_embd,
                                        [FD_NAME_MAP_N_FF] = h->n_ff},
                                 .attn_scale = attn_scale_of(graph),
-                                .rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED};
+                                .rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED && !h->rope_rows_kept};
 }
 
 /* Without a model: what the shapes say that need no help themselves. */
@@ -138,10 +138,12 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
                             .values = values_of_model(options->graph)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     p.touched = calloc(fd_source_count(source) + 1, sizeof *p.touched);
-    fd_code code = p.touched ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
+    p.claimed = calloc(fd_source_count(source) + 1, sizeof *p.claimed);
+    fd_code code = p.touched && p.claimed ? make(&p) : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
     free(p.all);
     free(p.misfits);
     free(p.touched);
+    free(p.claimed);
     if (code != FD_OK) fd_import_plan_free(out);
     return code;
 }

@@ -10,6 +10,7 @@ typedef struct fd_planner {
     fd_import_match *all; /* every match of every rule */
     size_t n, room;
     bool *touched;            /* [n tensors] some rule names it */
+    bool *claimed;            /* [n tensors] a rule with arch= does: it is none of those without */
     fd_import_match *misfits; /* of a built-in map: matches of arrays that have another size than the node */
     size_t n_misfit, misfit_room;
     int32_t last; /* last layer that a {layer} found; -1 */

@@ -68,6 +68,7 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
     if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
         return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;
+    if (p->plan->map->rules[rule].archs) p->claimed[tensor] = true;
     return append(p, &p->all, &p->n, &p->room, &match);
 }
 
@@ -93,6 +94,12 @@ static fd_code add_ranked(fd_planner *p, ranked *found, size_t n, size_t rule, s
     return FD_OK;
 }
 
+/* By a rule above that leaves it to no other. */
+static bool is_taken(const fd_planner *p, size_t rule, size_t tensor) {
+    const fd_name_map_rule *r = &p->plan->map->rules[rule];
+    return (r->otherwise && p->touched[tensor]) || (!r->archs && p->claimed[tensor]);
+}
+
 static fd_code match_source(fd_planner *p, size_t rule, size_t choice, bool with_rank) {
     const fd_source *source = p->plan->source;
     const fd_name_map_source *pattern = &p->plan->map->rules[rule].sources[choice];
@@ -108,7 +115,7 @@ static fd_code match_source(fd_planner *p, size_t rule, size_t choice, bool with
             n = 0;
         }
         if (code != FD_OK || !fd_name_map_matches(pattern->pattern, tensor->name, &capture) ||
-            !occurrence_fits(pattern, tensor) || (p->plan->map->rules[rule].otherwise && p->touched[i]))
+            !occurrence_fits(pattern, tensor) || is_taken(p, rule, i))
             continue;
         capture.last = p->last;
         if (with_rank)
@@ -129,11 +136,13 @@ static bool is_second(const fd_name_map_rule *rule) {
 
 static fd_code match_names(fd_planner *p) {
     const fd_name_map *map = p->plan->map;
+    const char *arch = p->options->graph ? p->options->graph->hparams.arch : NULL;
     for (int second = 0; second < 2; second++) {
         if (second && p->options->graph) p->last = p->options->graph->hparams.n_layer - 1;
         for (size_t r = 0; r < map->n_rule; r++) {
             const fd_name_map_rule *rule = &map->rules[r];
-            if (fd_source_is_weight(rule->node) || is_second(rule) != (second == 1) || (second && p->last < 0))
+            if (fd_source_is_weight(rule->node) || is_second(rule) != (second == 1) || (second && p->last < 0) ||
+                !fd_name_map_is_for(rule, arch))
                 continue;
             for (size_t c = 0; c < rule->n_source; c++)
                 FD_TRY(match_source(p, r, c, strstr(rule->node, "{rank}") != NULL));

@@ -50,16 +50,20 @@ static fd_code add_weight(fd_planner *p, const fd_import_weight *weight) {
 static fd_code match_array(fd_planner *p, size_t tensor, bool *found) {
     const fd_name_map *map = p->plan->map;
     const char *name = fd_source_at(p->plan->weight_source, tensor)->name;
+    const char *arch = p->plan->graph ? p->plan->graph->hparams.arch : NULL;
     fd_import_weight weight = {.tensor = tensor};
+    bool claimed = false; /* by a rule with arch= */
     *found = false;
     for (; weight.rule < map->n_rule; weight.rule++) {
         const fd_name_map_rule *rule = &map->rules[weight.rule];
         fd_name_map_capture capture;
+        if (!fd_name_map_is_for(rule, arch) || (!rule->archs && claimed)) continue;
         for (size_t i = 0; fd_source_is_weight(rule->node) && i < rule->n_source; i++) {
             if (!fd_name_map_matches(rule->sources[i].pattern, name, &capture) ||
                 !fd_name_map_node(rule, &capture, weight.name, sizeof weight.name))
                 continue;
             *found = true;
+            claimed = claimed || rule->archs;
             FD_TRY(add_weight(p, &weight));
             break;
         }

@@ -11,6 +11,7 @@ static void list(fd_builder *b) {
 const fd_arch fd_arch_chatglm = {
     .name = "chatglm",
     .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
     .list = list,
     .norm = FD_NORM_RMS,
     .made_keys = "rope.dimension_count=32",

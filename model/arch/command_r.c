@@ -32,6 +32,7 @@ static void list_cohere2(fd_builder *b) {
 const fd_arch fd_arch_command_r = {
     .name = "command-r",
     .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
     .list = list,
     .reads = FD_READS_LOGIT_SCALE,
     .norm = FD_NORM_LAYER,
@@ -41,6 +42,7 @@ const fd_arch fd_arch_command_r = {
 const fd_arch fd_arch_cohere2 = {
     .name = "cohere2",
     .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
     .list = list_cohere2,
     .reads = FD_READS_LOGIT_SCALE,
     .norm = FD_NORM_LAYER,

@@ -127,6 +127,7 @@ static void list(fd_builder *b) {
 const fd_arch fd_arch_deepseek2 = {
     .name = "deepseek2",
     .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
     .list = list,
     .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS |
              FD_READS_TEMPERATURE | FD_READS_VALUE_LENGTH,

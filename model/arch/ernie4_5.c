@@ -26,10 +26,17 @@ static void list_experts(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_ernie4_5 = {"ernie4_5", FD_ROPE_INTERLEAVED, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_ernie4_5 = {
+    .name = "ernie4_5",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
+    .list = list,
+    .norm = FD_NORM_RMS,
+};
 const fd_arch fd_arch_ernie4_5_moe = {
     .name = "ernie4_5-moe",
     .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
     .list = list_experts,
     .reads = FD_READS_EXPERTS | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS,
     .norm = FD_NORM_RMS,

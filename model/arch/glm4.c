@@ -15,6 +15,7 @@ static void list(fd_builder *b) {
 const fd_arch fd_arch_glm4 = {
     .name = "glm4",
     .rope_pairing = FD_ROPE_INTERLEAVED,
+    .rope_rows_kept = true,
     .list = list,
     .norm = FD_NORM_RMS,
     .made_keys = "rope.dimension_count=32",

@@ -1,6 +1,7 @@
 /* Matches the names of a source with the nodes of a reference. */
 #include "dumpers/import/propose/propose.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,11 +76,27 @@ static fd_code gather(fd_proposer *p, const size_t *left, size_t n_left) {
 
 /* ---- values ---- */
 
+/* Of two nodes that differ by a constant alone (logits, and logits before the factor) one has the name's very values. It
+ * comes first; true where there is such a pair. */
+static bool prefer_own_size(fd_candidate *best) {
+    if (best[0].node < 0 || best[1].node < 0) return false;
+    const bool tie = fabs(best[0].away - best[1].away) <= 0.01 * best[0].away + 1e-12;
+    const double first = fabs(best[0].factor - 1), second = fabs(best[1].factor - 1);
+    if (!tie || !((first < 0.02 && second > 0.2) || (second < 0.02 && first > 0.2))) return false;
+    if (second < first) {
+        const fd_candidate other = best[0];
+        best[0] = best[1];
+        best[1] = other;
+    }
+    return true;
+}
+
 static void judge(fd_proposed *item) {
+    const fd_candidate *next = &item->best[prefer_own_size(item->best) ? 2 : 1];
     item->matched = item->best[0].node >= 0 && item->best[0].away <= FD_PROPOSE_FAR;
     /* an exact hit leaves room for rounding in float elements */
     double near = item->best[0].away > 1e-12 ? item->best[0].away : 1e-12;
-    item->clear = item->matched && (item->best[1].node < 0 || item->best[1].away >= FD_PROPOSE_CLEAR * near);
+    item->clear = item->matched && (next->node < 0 || next->away >= FD_PROPOSE_CLEAR * near);
 }
 
 /* A cache's row has the values of what was written to it; a whole cache, or a name with "cache" in it, means the copy. */
