@@ -360,6 +360,7 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case 
         n++;
         n_wide += e->wide[2 * i + bf16];
     }
+    if (n == 0 && !fd_class_rounds_to_steps(c->numerics)) return c->numerics->u_kv > 0x1p-24 && !c->rounds_products;
     return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && 2 * n_wide > n;
 }
 

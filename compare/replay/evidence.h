@@ -91,7 +91,7 @@ typedef struct fd_storage {
 fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
 /* Attention alone speaks for a class that keeps K and V in 16 bits, and most of the caches that were seen hold values that
- * such a type cannot. (Some engines round them where they read them: then it may be this class all the same.) */
+ * such a type cannot, or none was seen. (Some engines round them where they read them: then it may be this class all the same.) */
 bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_class_case *c);
 
 /* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */

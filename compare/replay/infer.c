@@ -198,7 +198,9 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code != FD_OK) return code;
     int32_t least, chosen = choose(&c, &least);
     *out = c.at[chosen].numerics;
-    evidence->undecided = !is_decided(&c, chosen, least) || doubtful[chosen];
+    bool too_large =
+        fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0; /* of a sound run it leaves a millionth */
+    evidence->undecided = !is_decided(&c, chosen, least) || doubtful[chosen] || too_large;
     describe(options->graph, &c, chosen, least, evidence);
     note_rivals(&c, chosen, evidence);
     return FD_OK;
