@@ -211,6 +211,7 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
         if (!h) ask_few = question(&few, node);
         if (ask_few.output) ask.few = &ask_few;
         ask.table_alone = o.table_alone;
+        ask.right_too = o.right_too;
         ask.most_spent = o.most_spent;
         if (all.code == FD_OK && ask.output) {
             code = h ? fd_explain_fits(&ask, h, fits, err) : fd_explain(&ask, out, err);

@@ -131,6 +131,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many) return FD_OK;
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_pages(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     return fd_refute_by_readers(t, err);
 }
@@ -186,13 +187,14 @@ fd_code fd_explain_fits(const fd_explain_request *request, const fd_hypothesis *
     fd_code code = fd_trial_open(request, &unused, &t, err);
     if (code == FD_OK && t.all.plain.state == FD_VARIANT_COMPUTED) {
         code = fd_evaluate(t.all.bench, h, node->id, true, &variant, err);
+        *fits = request->right_too && variant.state == FD_VARIANT_UNCONCERNED;
         if (code == FD_OK && variant.state == FD_VARIANT_COMPUTED) {
             if (variant.overridden) fd_variant_widen(request, node, &variant, &t.all.plain);
             fd_explain_fit fit = fd_trial_fit(&t, h, &variant);
             bool op_refuted = !(unused.unmodified.z <= 1.0) || fd_fit_decides(&fit, &unused.unmodified);
             /* where the bug is known elsewhere, what it takes away of the residual is enough */
-            *fits =
-                op_refuted && (fd_trial_is_fit(&t, &fit) || (t.n_span > 1 && fd_fit_decides(&fit, &unused.unmodified)));
+            *fits = (op_refuted || request->right_too) &&
+                    (fd_trial_is_fit(&t, &fit) || (t.n_span > 1 && fd_fit_decides(&fit, &unused.unmodified)));
         }
     }
     fd_variant_free(&variant);

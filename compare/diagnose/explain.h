@@ -46,6 +46,7 @@ typedef struct fd_explain_request {
      * and numbers that are solved for. NULL: the table alone is tried. */
     const struct fd_explain_request *few;
     bool table_alone;  /* no guesses */
+    bool right_too;    /* fd_explain_fits: the op as it should be may give the values as well */
     double most_spent; /* multiplications of few rows; 0: as many as a person waits for */
     double products;   /* multiplications a row of the ops that a hypothesis runs; 0: nobody counts them */
 } fd_explain_request;

@@ -54,16 +54,25 @@ static fd_code try_heads(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
-fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
+fd_code fd_guess_pages(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
     int32_t both = 0;
     for (int32_t i = t->n_span - 1; i >= 0; i--) {
         const fd_node *node = &graph->nodes[t->span[i]];
         bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
-        if (mix) FD_TRY(try_tiles(t, node, err));
         both += mix + scores;
         if (both == 2 && scores) FD_TRY(try_pages(t, -1, err));
         if (mix || scores) FD_TRY(try_pages(t, node->id, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    for (int32_t i = t->n_span - 1; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[t->span[i]];
+        bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
+        if (mix) FD_TRY(try_tiles(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }
     return FD_OK;

@@ -25,7 +25,8 @@ static void choose_steps(const fd_trace *trace, int32_t after, const float *z, i
 static fd_node_finding at_step(const fd_diagnose_options *ask, int32_t step, const float *z, int32_t n_pos) {
     fd_node_finding finding = *ask->finding;
     finding.step = step;
-    finding.pos = departs_at(&fd_trace_steps(ask->trace)[step], z, n_pos);
+    int32_t pos = departs_at(&fd_trace_steps(ask->trace)[step], z, n_pos);
+    finding.pos = pos >= 0 ? pos : fd_trace_steps(ask->trace)[step].pos0;
     return finding;
 }
 
@@ -42,6 +43,9 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     int32_t steps[N_ASKED], n = e->n_remaining < FD_MAX_REMAINING ? e->n_remaining : FD_MAX_REMAINING, n_left = 0;
     if (!e->named || n < 2) return FD_OK;
     choose_steps(ask->trace, ask->finding->step, z, n_pos, steps);
+    int32_t next = ask->finding->step + 1;
+    bool right = steps[0] < 0; /* no later step departs: what would make it depart goes */
+    if (right && next < fd_trace_n_step(ask->trace) && fd_trace_steps(ask->trace)[next].pos0 < n_pos) steps[0] = next;
     for (int32_t k = 0; k < n; k++) {
         holds[k] = true;
         for (int i = 0; i < N_ASKED && holds[k]; i++) {
@@ -49,6 +53,7 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
             fd_node_finding finding = at_step(ask, steps[i], z, n_pos);
             fd_diagnose_options there = *ask;
             there.finding = &finding;
+            there.right_too = right;
             FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
         }
         n_left += holds[k];
