@@ -13,6 +13,7 @@ static const struct {
 } table[FD_N_LIMIT] = {
     [FD_LIMIT_POSITIONS] = {"positions", 1 << 20, "positions of a trace, tokens of a list"},
     [FD_LIMIT_NODES] = {"nodes", 1 << 20, "nodes of a trace"},
+    [FD_LIMIT_NAMES] = {"names", 16, "names of one tensor of a trace"},
     [FD_LIMIT_WEIGHTS] = {"weights", 1 << 14, "weights whose hashes a trace has"},
     [FD_LIMIT_TENSOR_BYTES] = {"tensor-bytes", INT64_C(16) << 30,
                                "bytes of one compressed tensor of an archive, inflated"},

@@ -12,6 +12,7 @@
 typedef enum fd_limit {
     FD_LIMIT_POSITIONS,
     FD_LIMIT_NODES,
+    FD_LIMIT_NAMES,
     FD_LIMIT_WEIGHTS,
     FD_LIMIT_TENSOR_BYTES,
     FD_LIMIT_TENSORS,
