@@ -27,6 +27,7 @@ static const struct {
     [FD_LIMIT_TRIES] = {"tries", 100000000, "patterns of a map, times tensors that they are tried on"},
     [FD_LIMIT_TEXT_BYTES] = {"text-bytes", 64 << 20, "bytes of a file of prompts or tokens, or of an earlier verdict"},
     [FD_LIMIT_PROMPTS] = {"prompts", 100000, "prompts of a file"},
+    [FD_LIMIT_JSON_MEMORY] = {"json-memory", 512 << 20, "bytes that one JSON text takes once it is read"},
     [FD_LIMIT_HDF5_MEMORY] = {"hdf5-memory", 512 << 20, "bytes that HDF5 takes for one file"},
     [FD_LIMIT_HDF5_SECONDS] = {"hdf5-seconds", 2, "seconds of processor time that HDF5 takes for one answer"},
 };
