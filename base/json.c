@@ -5,7 +5,8 @@
 
 #include "base/limits.h"
 
-/* Bytes that jansson takes for an empty object or array, and for a value beside others; a little more than was measured. */
+/* Bytes that jansson takes for an empty object or array, and for a value beside others; a little more than was
+ * measured. */
 enum { OBJECT = 256, ARRAY = 128, VALUE = 96 };
 
 fd_code fd_json_fits(const char *name, const char *text, size_t size, fd_error *err) {

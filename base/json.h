@@ -6,7 +6,8 @@
 
 #include "base/status.h"
 
-/* FD_ERR_INPUT, with the limit's name, where the tree would take more than the limit json-memory; `name` begins the message. */
+/* FD_ERR_INPUT, with the limit's name, where the tree would take more than the limit json-memory; `name` begins the
+ * message. */
 fd_code fd_json_fits(const char *name, const char *text, size_t size, fd_error *err);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct listing {
 static bool add(listing *l, const char *name, size_t bytes, uint64_t address) {
     if (l->n == l->limit || memchr(name, '\0', bytes) || bytes == 0) return false;
     /* a sound file has bytes of its own for each name; one name for all would be as much memory as it likes */
-    if (bytes + 1 > l->bytes->size - l->used || bytes > MOST_NAMES - l->used) return false;
+    if (bytes + 1 > l->bytes->size - l->used || bytes >= MOST_NAMES - l->used) return false;
     if (l->n == l->room) {
         fd_h5_link *grown = realloc(l->links, (l->room = 2 * l->room + 64) * sizeof *grown);
         if (!grown) return false;

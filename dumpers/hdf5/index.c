@@ -171,7 +171,8 @@ static bool fixed_array(fd_h5_walk *w) {
 
 /* ---- all of them ---- */
 
-/* The chunks of the shape's limits lie one after another. Only those of the shape are looked at: its limits may be anything. */
+/* The chunks of the shape's limits lie one after another. Only those of the shape are looked at: its limits may be
+ * anything. */
 static bool implicit(fd_h5_walk *w) {
     uint64_t n_max = 1;
     if (!limited(w)) return false;

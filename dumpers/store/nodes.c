@@ -251,8 +251,8 @@ static int by_address(const void *a, const void *b) {
 /* Hard links make many tensors of one in no room. */
 static fd_code check_names(const fd_trace *trace, const fd_trace_links *links, fd_error *err) {
     const size_t limit = (size_t)fd_limit_of(FD_LIMIT_NAMES);
-    uint64_t *at = links->n > limit ? malloc(links->n * sizeof *at) : NULL;
     if (links->n <= limit) return FD_OK;
+    uint64_t *at = malloc(links->n * sizeof *at);
     if (!at) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     for (size_t i = 0; i < links->n; i++) at[i] = links->links[i].address;
     qsort(at, links->n, sizeof *at, by_address);

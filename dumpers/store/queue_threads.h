@@ -1,5 +1,5 @@
-/* The two kinds of threads behind a queue, for queue.c alone: helpers prepare items and run tasks, the writer writes batches of what is
- * prepared. */
+/* The two kinds of threads behind a queue, for queue.c alone: helpers prepare items and run tasks, the writer writes
+ * batches of what is prepared. */
 #ifndef FD_DUMPERS_STORE_QUEUE_THREADS_H
 #define FD_DUMPERS_STORE_QUEUE_THREADS_H
 

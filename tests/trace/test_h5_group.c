@@ -16,8 +16,8 @@ static void put(uint8_t *file, size_t at, uint64_t value, size_t bytes) {
     memcpy(file + at, &value, bytes);
 }
 
-/* A group of LEAVES leaves, all the same, of n links, which begin `step` bytes apart in a heap of names that are one text (of
- * `length` As at the end of it). */
+/* A group of LEAVES leaves, all the same, of n links, which begin `step` bytes apart in a heap of names that are one
+ * text (of `length` As at the end of it). */
 static uint8_t *group_of(size_t n_leaf, size_t n, size_t step, size_t length, size_t *size) {
     const size_t names = n * step + length + 1;
     uint8_t *file = calloc(*size = NAMES + names, 1);

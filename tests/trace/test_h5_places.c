@@ -175,7 +175,8 @@ static fd_h5_bytes open_case(const char *path, const layout_case *c, fd_h5_objec
     return bytes;
 }
 
-/* Limits are a file's word too: a shape beyond them is refused, and wide ones take no time (found by tests/fuzz, which gets past checksums). */
+/* Limits are a file's word too: a shape beyond them is refused, and wide ones take no time (found by tests/fuzz,
+ * which gets past checksums). */
 Test(h5_places, limits_of_a_shape_may_be_anything) {
     const char *path = "/tmp/firstdiff_h5_limits.h5";
     uint64_t chunks[160], sound[160];

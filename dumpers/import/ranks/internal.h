@@ -1,5 +1,6 @@
 /* Between the files of dumpers/import/ranks/: rank_name.c (which rank a name speaks of), join.c (which tensors belong
- * together), shards.c and layout.c (how they are sharded), report.c (what is said of it), assemble.c (the whole tensor), contradictions.c and sums.c (where ranks disagree). */
+ * together), shards.c and layout.c (how they are sharded), report.c (what is said of it), assemble.c (the whole
+ * tensor), contradictions.c and sums.c (where ranks disagree). */
 #ifndef FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
 #define FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
 
@@ -41,7 +42,8 @@ typedef struct fd_joiner {
     size_t room;
     fd_error *err;
 } fd_joiner;
-/* One more tensor, put together of parts [n_rank] of the dumps; its shape is like's until its shards are found. NULL: out of memory. */
+/* One more tensor, put together of parts [n_rank] of the dumps; its shape is like's until its shards are found. NULL:
+ * out of memory. */
 fd_joined *fd_joiner_add(fd_joiner *joiner, const char *name, const fd_source_tensor *like, const size_t *parts);
 /* How each tensor is sharded, and so its shape. Without a map it adds a second reading of some. */
 fd_code fd_joiner_find_shards(fd_joiner *joiner);

@@ -1,4 +1,5 @@
-/* What is said of the ranks: how each kind of tensor is sharded, where ranks contradict each other, which sums stay out. */
+/* What is said of the ranks: how each kind of tensor is sharded, where ranks contradict each other, which sums stay
+ * out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +55,8 @@ fd_code fd_joiner_make_report(fd_joiner *k) {
     return FD_OK;
 }
 
-/* A sum of ours is not the engine's, which adds in an order of its own: where the tensor that reads it is there, that one is
- * judged from what comes before, and the sum stays out of the trace, as one that this engine cannot record. */
+/* A sum of ours is not the engine's, which adds in an order of its own: where the tensor that reads it is there, that
+ * one is judged from what comes before, and the sum stays out of the trace, as one that this engine cannot record. */
 static bool is_read(const fd_joiner *k, const fd_joined *j) {
     const fd_graph *graph = k->options->graph;
     for (size_t i = 0; i < k->whole->n; i++) {

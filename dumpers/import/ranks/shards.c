@@ -1,12 +1,13 @@
-/* How the tensors that are one are sharded: by sizes (layout.c), by what the ranks hold, by what other layers and steps say. */
+/* How the tensors that are one are sharded: by sizes (layout.c), by what the ranks hold, by what other layers and
+ * steps say. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/import/ranks/internal.h"
 
-/* Which nodes may be sums over ranks: those that a matrix sharded by its inputs makes, or one of which each rank has some
- * rows. Elsewhere ranks that differ contradict each other. */
+/* Which nodes may be sums over ranks: those that a matrix sharded by its inputs makes, or one of which each rank has
+ * some rows. Elsewhere ranks that differ contradict each other. */
 static bool may_be_summed(const fd_graph *graph, const fd_joined *j) {
     if (j->node < 0) return false;
     const fd_op op = graph->nodes[j->node].op;
@@ -18,7 +19,8 @@ static bool is_of_experts(const fd_graph *graph, const fd_joined *j) {
     return j->node >= 0 && graph->nodes[j->node].n_dim == 2 && strstr(graph->nodes[j->node].name, ".ffn_moe_");
 }
 
-/* Terms of a sum point anywhere: their difference is as large as they are. Copies of which one is a little off are near. */
+/* Terms of a sum point anywhere: their difference is as large as they are. Copies of which one is a little off are
+ * near. */
 enum { FAR_APART_INVERSE = 4 };
 
 static fd_shard shard_by_values(const fd_graph *graph, const fd_joined *j, const fd_rank_values *v) {
@@ -33,8 +35,8 @@ static bool is_by_row(fd_shard shard) {
     return shard == FD_SHARD_VOCABULARY || shard == FD_SHARD_EXPERT;
 }
 
-/* Layers and steps vote: where a rank once has a row that others have not, it is so everywhere, though two may have a token;
- * and what is a copy anywhere is one everywhere, since sums of ranks are never equal. */
+/* Layers and steps vote: where a rank once has a row that others have not, it is so everywhere, though two may have a
+ * token; and what is a copy anywhere is one everywhere, since sums of ranks are never equal. */
 static fd_code vote(fd_joiner *k) {
     const fd_graph *graph = k->options->graph;
     struct voted {
