@@ -13,6 +13,7 @@ static const struct {
 } table[FD_N_LIMIT] = {
     [FD_LIMIT_POSITIONS] = {"positions", 1 << 20, "positions of a trace, tokens of a list"},
     [FD_LIMIT_NODES] = {"nodes", 1 << 20, "nodes of a trace"},
+    [FD_LIMIT_NAMES] = {"names", 16, "names of one tensor of a trace"},
     [FD_LIMIT_WEIGHTS] = {"weights", 1 << 14, "weights whose hashes a trace has"},
     [FD_LIMIT_TENSOR_BYTES] = {"tensor-bytes", INT64_C(16) << 30,
                                "bytes of one compressed tensor of an archive, inflated"},
@@ -26,6 +27,7 @@ static const struct {
     [FD_LIMIT_TRIES] = {"tries", 100000000, "patterns of a map, times tensors that they are tried on"},
     [FD_LIMIT_TEXT_BYTES] = {"text-bytes", 64 << 20, "bytes of a file of prompts or tokens, or of an earlier verdict"},
     [FD_LIMIT_PROMPTS] = {"prompts", 100000, "prompts of a file"},
+    [FD_LIMIT_JSON_MEMORY] = {"json-memory", 512 << 20, "bytes that one JSON text takes once it is read"},
     [FD_LIMIT_HDF5_MEMORY] = {"hdf5-memory", 512 << 20, "bytes that HDF5 takes for one file"},
     [FD_LIMIT_HDF5_SECONDS] = {"hdf5-seconds", 2, "seconds of processor time that HDF5 takes for one answer"},
 };

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/limits.h"
 #include "cli/temporary.h"
 
@@ -138,8 +139,10 @@ fd_code fd_cli_chat_file(const fd_cli_model *model, const char *path, char **out
     json_error_t why;
     *out = NULL;
     FD_TRY(fd_file_read(path, "a list of messages", FD_LIMIT_TEXT_BYTES, &text, &size, err));
-    json_t *root = json_loadb(text, size, 0, &why);
+    fd_code code = fd_json_fits(path, text, size, err);
+    json_t *root = code == FD_OK ? json_loadb(text, size, 0, &why) : NULL;
     free(text);
+    if (code != FD_OK) return code;
     if (!root) return fd_fail(err, FD_ERR_INPUT, "%s: line %d: %s", path, why.line, why.text);
     json_t *messages = json_incref(messages_in(root));
     json_decref(root);

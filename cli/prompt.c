@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/limits.h"
 
 static const struct argp_option options[] = {
     {"prompt", 'p', "TEXT", 0, "The prompt", 1},
@@ -79,6 +80,9 @@ fd_code fd_cli_prompt_text(const fd_cli_prompt *prompt, char **text, size_t *siz
     return *text ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "out of memory");
 }
 
+/* More text than this has more tokens than positions; and a tokenizer takes forty times as much memory. */
+enum { BYTES_OF_A_POSITION = 16 };
+
 fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model, int32_t **ids, int32_t *n_id,
                           char **text, fd_error *err) {
     *ids = NULL;
@@ -96,7 +100,9 @@ fd_code fd_cli_prompt_ids(const fd_cli_prompt *prompt, const fd_cli_model *model
         }
         size_t size = 0;
         FD_TRY(fd_cli_prompt_text(prompt, text, &size, err));
-        fd_code code = fd_tokenize(model->tokenizer, *text, size, !prompt->whole, true, ids, n_id, err);
+        fd_code code = size / BYTES_OF_A_POSITION <= (size_t)fd_limit_of(FD_LIMIT_POSITIONS)
+                           ? fd_tokenize(model->tokenizer, *text, size, !prompt->whole, true, ids, n_id, err)
+                           : fd_limit_exceeded(err, FD_LIMIT_POSITIONS, "a prompt of %zu bytes", size);
         if (code != FD_OK) {
             free(*text);
             *text = NULL;

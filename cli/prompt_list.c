@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json.h"
 
 /* plain: text, whatever it begins with. */
 static fd_code add_prompt(const fd_cli_model *model, const char *text, bool plain, int32_t line, fd_cli_prompts *list,
@@ -25,6 +26,7 @@ static fd_code add_prompt(const fd_cli_model *model, const char *text, bool plai
 static fd_code add_json_prompt(const fd_cli_model *model, const char *text, size_t size, int32_t line,
                                fd_cli_prompts *list, fd_error *err) {
     json_error_t why;
+    FD_TRY(fd_json_fits("a prompt", text, size, err));
     json_t *object = json_loadb(text, size, 0, &why);
     const json_t *prompt = json_object_get(object, "prompt"), *tokens = json_object_get(object, "tokens");
     if (!json_is_object(object) || json_is_string(prompt) == json_is_array(tokens)) {

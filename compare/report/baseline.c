@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json.h"
 
 /* ---- reading a verdict ---- */
 
@@ -38,6 +39,7 @@ static fd_code take(const json_t *root, const char *where, fd_baseline *out, fd_
 
 fd_code fd_baseline_parse(const char *data, size_t size, const char *where, fd_baseline *out, fd_error *err) {
     json_error_t why;
+    FD_TRY(fd_json_fits(where, data, size, err));
     json_t *root = json_loadb(data, size, 0, &why);
     if (!root) return fd_fail(err, FD_ERR_INPUT, "%s: not JSON: line %d: %.100s", where, why.line, why.text);
     fd_code code = take(root, where, out, err);

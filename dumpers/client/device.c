@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/client/tracer.h"
+#include "dumpers/client/blocks.h"
 
 typedef struct cuda_api { /* CUresult and the handles as in cuda.h */
     int (*cuCtxGetCurrent)(void **context);
@@ -53,7 +53,6 @@ enum {
     MOST_PINNED = 256 << 20, /* then the copies under way are waited for */
     PORTABLE = 1,            /* CU_MEMHOSTALLOC_PORTABLE */
     NO_TIMING = 2,           /* CU_EVENT_DISABLE_TIMING */
-    GAPS = 4                 /* a block is copied whole when its elements fill a quarter of it */
 };
 
 static fd_code load(cuda_api *api, fd_error *err) {
@@ -78,69 +77,20 @@ static fd_code refuse(const cuda_api *cuda, int error, const char *name, const c
     return fd_fail(err, FD_ERR_DEVICE, "tensor %s: %s: %s", name, what, text ? text : "unknown CUDA error");
 }
 
-/* ---- which bytes ---- */
-
-/* The view as axes: the rows, then the dimensions of one. The first `n_outer` axes are walked, each combination of
- * their indices is one contiguous copy of `block` elements, and the copies follow one another. */
-typedef struct layout {
-    int n_axis, n_outer;
-    int64_t n[1 + FD_TRACER_ROW_DIM], stride[1 + FD_TRACER_ROW_DIM];
-    int64_t block, n_block; /* elements of a copy, copies */
-} layout;
-
-static layout plan(const fd_tracer_view *view) {
-    layout out = {.n_axis = 1 + view->n_dim, .n = {view->n_row}, .stride = {view->row_stride}, .n_block = 1};
-    for (int d = 0; d < view->n_dim && d < FD_TRACER_ROW_DIM; d++) {
-        out.n[1 + d] = view->shape[d];
-        out.stride[1 + d] = view->stride[d];
-    }
-    for (;; out.n_outer++) {
-        int64_t elements = 1;
-        out.block = 1;
-        for (int a = out.n_outer; a < out.n_axis && a <= FD_TRACER_ROW_DIM; a++) {
-            elements *= out.n[a];
-            out.block += (out.n[a] - 1) * out.stride[a];
-        }
-        if (out.block / GAPS <= elements || out.n_outer == out.n_axis - 1) return out;
-        out.n_block *= out.n[out.n_outer];
-    }
-}
-
-static int64_t offset_of(const layout *plan, int64_t block) {
-    int64_t offset = 0;
-    for (int a = plan->n_outer - 1; a >= 0; a--) {
-        offset += block % plan->n[a] * plan->stride[a];
-        block /= plan->n[a];
-    }
-    return offset;
-}
-
-/* The same tensor where the copies lie. */
-static fd_tracer_view packed(const fd_tracer_view *view, const layout *plan, const char *data) {
-    fd_tracer_view out = *view;
-    int64_t stride = plan->block;
-    out.data = data;
-    for (int a = plan->n_outer - 1; a >= 0; a--) {
-        *(a == 0 ? &out.row_stride : &out.stride[a - 1]) = stride;
-        stride *= plan->n[a];
-    }
-    return out;
-}
-
 /* ---- the caller's own copy ---- */
 
 static fd_code take_by_callback(fd_tracer *tracer, const fd_tracer_view *view, void *stream, fd_error *err) {
-    layout blocks = plan(view);
+    fd_tracer_blocks blocks = fd_tracer_blocks_of(view);
     size_t size = fd_tracer_bytes_of(view->source), bytes = (size_t)blocks.block * size;
     char *host = malloc(bytes * (size_t)blocks.n_block);
     if (!host) return fd_fail(err, FD_ERR_MEMORY, "tensor %s: out of memory", view->name);
     fd_code code = FD_OK;
     for (int64_t b = 0; code == FD_OK && b < blocks.n_block; b++) {
-        const char *from = view->data + (size_t)offset_of(&blocks, b) * size;
+        const char *from = view->data + (size_t)fd_tracer_block_offset(&blocks, b) * size;
         int failed = tracer->options.copy(tracer->options.copy_user, host + (size_t)b * bytes, from, bytes, stream);
         if (failed) code = fd_fail(err, FD_ERR_DEVICE, "tensor %s: the copy function returned %d", view->name, failed);
     }
-    fd_tracer_view there = packed(view, &blocks, host);
+    fd_tracer_view there = fd_tracer_blocks_view(view, &blocks, host);
     if (code == FD_OK) code = fd_tracer_take(tracer, &there, err);
     free(host);
     return code;
@@ -172,13 +122,13 @@ static fd_code pin(struct fd_tracer_device *device, size_t bytes, const char *na
     return FD_OK;
 }
 
-static fd_code order_copy(struct fd_tracer_device *device, const fd_tracer_view *view, const layout *blocks, char *host,
-                          void *stream, void **event, fd_error *err) {
+static fd_code order_copy(struct fd_tracer_device *device, const fd_tracer_view *view, const fd_tracer_blocks *blocks,
+                          char *host, void *stream, void **event, fd_error *err) {
     const cuda_api *cuda = &device->cuda;
     size_t size = fd_tracer_bytes_of(view->source), bytes = (size_t)blocks->block * size;
     int error = 0;
     for (int64_t b = 0; error == 0 && b < blocks->n_block; b++) {
-        const char *from = view->data + (size_t)offset_of(blocks, b) * size;
+        const char *from = view->data + (size_t)fd_tracer_block_offset(blocks, b) * size;
         error = cuda->cuMemcpyDtoHAsync(host + (size_t)b * bytes, (unsigned long long)(uintptr_t)from, bytes, stream);
     }
     if (error) return refuse(cuda, error, view->name, "cannot be copied from the device", err);
@@ -215,7 +165,7 @@ static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void 
     void *context;
     FD_TRY(use_cuda(tracer, view->name, stream, &context, err));
     struct fd_tracer_device *device = tracer->device;
-    layout blocks = plan(view);
+    fd_tracer_blocks blocks = fd_tracer_blocks_of(view);
     size_t bytes = (size_t)(blocks.block * blocks.n_block) * fd_tracer_bytes_of(view->source);
     if (device->n > 0 && device->bytes + bytes > MOST_PINNED) FD_TRY(fd_tracer_collect(tracer, err));
     if (device->n == device->room) {
@@ -229,7 +179,7 @@ static fd_code take_by_cuda(fd_tracer *tracer, const fd_tracer_view *view, void 
     pending *p = &device->list[device->n];
     FD_TRY(pin(device, bytes, view->name, &host, err));
     FD_TRY(order_copy(device, view, &blocks, host, stream, &p->event, err));
-    p->view = packed(view, &blocks, host);
+    p->view = fd_tracer_blocks_view(view, &blocks, host);
     p->context = context;
     strcpy(p->name, view->name);
     device->bytes += bytes;
@@ -285,7 +235,7 @@ static fd_code fetch_by_cuda(fd_tracer *tracer, const char *name, const char *fr
     for (size_t at = 0; code == FD_OK && at < bytes; at += SLAB) {
         const size_t n = bytes - at < SLAB ? bytes - at : SLAB;
         const fd_tracer_view view = {.name = name, .source = FD_TRACER_I8, .data = from + at};
-        const layout whole = {.block = (int64_t)n, .n_block = 1};
+        const fd_tracer_blocks whole = {.block = (int64_t)n, .n_block = 1};
         void *event;
         code = order_copy(device, &view, &whole, pinned, stream, &event, err);
         if (code != FD_OK) break;

@@ -6,6 +6,8 @@
 #include "dumpers/hdf5/header.h"
 #include "dumpers/hdf5/plain.h"
 
+enum { MOST_NAMES = 256 << 20 }; /* bytes of a group's names; what is longer is left to the library */
+
 typedef struct listing {
     const fd_h5_bytes *bytes;
     uint64_t tree, heap; /* of a symbol table; FD_H5_NOWHERE: none */
@@ -20,6 +22,8 @@ typedef struct listing {
 
 static bool add(listing *l, const char *name, size_t bytes, uint64_t address) {
     if (l->n == l->limit || memchr(name, '\0', bytes) || bytes == 0) return false;
+    /* a sound file has bytes of its own for each name; one name for all would be as much memory as it likes */
+    if (bytes + 1 > l->bytes->size - l->used || bytes >= MOST_NAMES - l->used) return false;
     if (l->n == l->room) {
         fd_h5_link *grown = realloc(l->links, (l->room = 2 * l->room + 64) * sizeof *grown);
         if (!grown) return false;
@@ -75,7 +79,6 @@ static bool take_message(const fd_h5_message *m, void *user) {
 }
 
 /* ---- symbol tables (III.A.1, III.B, III.D) ---- */
-
 
 static bool take_name(listing *l, uint64_t offset, uint64_t address) {
     if (offset >= l->names_size) return false;
@@ -133,7 +136,7 @@ static bool take_symbol_table(listing *l) {
     fd_h5_skip(&c, 8);
     uint64_t at = fd_h5_take(&c, 8);
     l->budget = 64 + (int64_t)l->limit;
-    if (!heap || l->names_size > l->bytes->size) return false;
+    if (!heap || l->names_size > l->bytes->size || l->names_size > MOST_NAMES) return false;
     l->names = malloc((size_t)l->names_size + 1);
     return l->names && fd_h5_bytes_read(l->bytes, at, (size_t)l->names_size, l->names) && take_tree(l, l->tree, -1);
 }

@@ -171,15 +171,27 @@ static bool fixed_array(fd_h5_walk *w) {
 
 /* ---- all of them ---- */
 
+/* The chunks of the shape's limits lie one after another. Only those of the shape are looked at: its limits may be
+ * anything. */
 static bool implicit(fd_h5_walk *w) {
-    uint64_t n_max = 1, at = w->layout->address;
+    uint64_t n_max = 1;
     if (!limited(w)) return false;
     for (int i = 0; i < w->rank; i++) {
         if (w->n_max[i] > ((uint64_t)1 << 40) / n_max) return false;
         n_max *= w->n_max[i];
     }
-    for (uint64_t i = 0; i < n_max; i++, at += w->chunk_bytes)
-        if (!put_number(w, i, at)) return false;
+    for (int64_t at = 0; at < w->n_chunk; at++) {
+        uint64_t number = 0, stride = 1, rest = (uint64_t)at, address;
+        for (int i = w->rank - 1; i >= 0; i--) {
+            number += rest % w->n[i] * stride;
+            stride *= w->n_max[i];
+            rest /= w->n[i];
+        }
+        if (__builtin_mul_overflow(number, w->chunk_bytes, &address) ||
+            __builtin_add_overflow(address, w->layout->address, &address) ||
+            !fd_h5_walk_put_at(w, (uint64_t)at, address))
+            return false;
+    }
     return true;
 }
 
@@ -196,6 +208,7 @@ bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, c
         if (chunk && w.chunk_bytes > (uint64_t)INT64_MAX / chunk) return false;
         w.chunk_bytes *= chunk;
         if (layout->index == FD_H5_CONTIGUOUS) continue;
+        if (shape->dim[i] > max) return false; /* then every limit below is at least one chunk */
         w.n[i] = (shape->dim[i] + chunk - 1) / chunk;
         w.n_max[i] = max == H5S_UNLIMITED ? 0 : max / chunk + (max % chunk != 0);
         w.n_chunk *= (int64_t)w.n[i];

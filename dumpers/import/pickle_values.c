@@ -8,8 +8,11 @@
 
 enum { MAX_DEPTH = 16 };
 
+/* A tensor takes about 16 values. One of a byte takes 64 in memory: a pickle of 32 MiB would take 2 GiB. */
+enum { VALUES_OF_A_TENSOR = 32 };
+
 int32_t fd_pickle_new(fd_pickle_reader *r, fd_pickle_value value) {
-    if (r->n > r->size) return -1;
+    if (r->n > r->size || r->n >= VALUES_OF_A_TENSOR * (size_t)fd_limit_of(FD_LIMIT_TENSORS)) return -1;
     r->values[r->n] = value;
     return (int32_t)r->n++;
 }
@@ -19,7 +22,8 @@ int32_t fd_pickle_pop(fd_pickle_reader *r) {
 }
 
 const char *fd_pickle_push_id(fd_pickle_reader *r, int32_t id) {
-    if (id < 0 || r->depth > r->size) return "it makes more values than it has bytes";
+    if (id < 0 || r->depth > r->size)
+        return "it makes more values than it has bytes, or 32 for each tensor of --limit tensors";
     r->stack[r->depth++] = id;
     return NULL;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/limits.h"
 
 static const struct {
@@ -120,6 +121,7 @@ fd_code fd_safetensors_parse(const char *name, const void *data, size_t size, fd
     if (length > size - 8)
         return fd_fail(err, FD_ERR_INPUT, "%s: a header of %llu bytes in a file of %zu: cut short, or no safetensors",
                        name, (unsigned long long)length, size);
+    FD_TRY(fd_json_fits(name, (const char *)data + 8, (size_t)length, err));
     json_error_t why;
     json_t *header = json_loadb((const char *)data + 8, (size_t)length, JSON_REJECT_DUPLICATES, &why);
     if (!header) return fd_fail(err, FD_ERR_INPUT, "%s: header: %s", name, why.text);

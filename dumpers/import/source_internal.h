@@ -1,5 +1,5 @@
-/* Shared by source.c (opening, order, tokens), source_files.c (files), source_folder.c (folders) and source_name.c (what a name
- * says). */
+/* Shared by source.c (opening, order), source_tokens.c, source_files.c (files), source_folder.c (folders) and
+ * source_name.c (what a name says). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 

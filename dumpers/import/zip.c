@@ -3,10 +3,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "base/fuzzed.h"
 #include "base/limits.h"
+#include "dumpers/import/inflate.h"
 
 enum {
     END_BYTES = 22,     /* end of central directory, without its comment */
@@ -258,40 +258,6 @@ uint64_t fd_zip_bytes(const fd_zip *zip, size_t i) {
     return zip->entries[i].bytes;
 }
 
-/* zlib counts in 32 bits, so both sides go in pieces. True when exactly e->bytes came out of exactly e->packed. */
-static bool inflate_entry(const uint8_t *from, const entry *e, uint8_t *to) {
-    const uint64_t piece = 1 << 30;
-    uint64_t in = 0, out = 0;
-    uint8_t spill;
-    z_stream stream = {0};
-    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return false;
-    int status = Z_OK;
-    while (status == Z_OK) {
-        uint64_t give = e->packed - in < piece ? e->packed - in : piece,
-                 room = e->bytes - out < piece ? e->bytes - out : piece;
-        stream.next_in = (Bytef *)(uintptr_t)(from + in);
-        stream.avail_in = (uInt)give;
-        stream.next_out = room ? to + out : &spill; /* one byte more than promised is one too many */
-        stream.avail_out = room ? (uInt)room : 1;
-        status = inflate(&stream, Z_NO_FLUSH);
-        in += give - stream.avail_in;
-        out += (room ? room : 1) - stream.avail_out;
-        if (out > e->bytes || (status == Z_BUF_ERROR)) break;
-    }
-    inflateEnd(&stream);
-    return status == Z_STREAM_END && out == e->bytes && in == e->packed;
-}
-
-static uint32_t crc_of(const uint8_t *data, uint64_t bytes) {
-    uLong crc = crc32(0, Z_NULL, 0);
-    for (uint64_t at = 0; at < bytes;) {
-        uint64_t n = bytes - at < (1 << 30) ? bytes - at : 1 << 30;
-        crc = crc32(crc, data + at, (uInt)n);
-        at += n;
-    }
-    return (uint32_t)crc;
-}
-
 fd_code fd_zip_extract(const fd_zip *zip, size_t i, const void **data, void **owned, fd_error *err) {
     const entry *e = &zip->entries[i];
     *owned = NULL;
@@ -301,7 +267,7 @@ fd_code fd_zip_extract(const fd_zip *zip, size_t i, const void **data, void **ow
         if (!*owned)
             return fd_fail(err, FD_ERR_MEMORY, "%s: entry \"%s\": no memory for %llu bytes", zip->name, e->name,
                            (unsigned long long)e->bytes);
-        if (!inflate_entry(zip->data + e->data, e, *owned)) {
+        if (!fd_inflate(zip->data + e->data, e->packed, *owned, e->bytes)) {
             free(*owned);
             *owned = NULL;
             return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": does not inflate to the %llu bytes it claims",
@@ -309,7 +275,7 @@ fd_code fd_zip_extract(const fd_zip *zip, size_t i, const void **data, void **ow
         }
         *data = *owned;
     }
-    if (FD_FUZZED || crc_of(*data, e->bytes) == e->crc) return FD_OK;
+    if (FD_FUZZED || fd_crc(*data, e->bytes) == e->crc) return FD_OK;
     free(*owned);
     *owned = NULL;
     return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": wrong CRC, the bytes are damaged", zip->name, e->name);

@@ -243,6 +243,31 @@ static fd_code sort_names(fd_trace *trace, fd_error *err) {
     return code;
 }
 
+static int by_address(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Hard links make many tensors of one in no room. */
+static fd_code check_names(const fd_trace *trace, const fd_trace_links *links, fd_error *err) {
+    const size_t limit = (size_t)fd_limit_of(FD_LIMIT_NAMES);
+    if (links->n <= limit) return FD_OK;
+    uint64_t *at = malloc(links->n * sizeof *at);
+    if (!at) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
+    for (size_t i = 0; i < links->n; i++) at[i] = links->links[i].address;
+    qsort(at, links->n, sizeof *at, by_address);
+    size_t many = 0; /* the end of a run that is too long */
+    for (size_t i = limit; i < links->n && !many; i++)
+        if (at[i] == at[i - limit] && at[i] != FD_H5_NOWHERE) many = i;
+    fd_code code = FD_OK;
+    for (size_t i = 0; code == FD_OK && many && i < links->n; i++)
+        if (links->links[i].address == at[many])
+            code = fd_limit_exceeded(err, FD_LIMIT_NAMES, "%s: tensors/%s: has more than %zu names", trace->path,
+                                     links->links[i].name, limit);
+    free(at);
+    return code;
+}
+
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
     trace->has_graph = fd_h5_reader_has(trace->reader, "graph");
     if (trace->has_graph) FD_TRY(read_graph(trace, err));
@@ -252,10 +277,11 @@ fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
     if (has_tensors) links.links = fd_h5_reader_links(trace->reader, "tensors", limit, &links.n);
     fd_code code;
     if (links.links || (trace->has_graph && !has_tensors))
-        code = load_tensors(trace, &links, err);
+        code = check_names(trace, &links, err);
     else
         code = fd_fail(err, FD_ERR_INPUT, "%s: no group /tensors, expected one with a dataset for each tensor",
                        trace->path);
+    if (code == FD_OK) code = load_tensors(trace, &links, err);
     free(links.links);
     return code == FD_OK ? sort_names(trace, err) : code;
 }

@@ -6,73 +6,13 @@
  *   key-value:    string key, u32 type, value            string: u64 size, bytes (no NUL)
  *   array value:  u32 item type, u64 count, items        tensor info: string name, u32 n_dim, u64 shape[n_dim],
  *                                                                     u32 dtype, u64 offset into the data section */
-#include "model/gguf/internal.h"
+#include "model/gguf/cursor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { KV_MIN_BYTES = 8 + 1 + 4 + 1, TENSOR_MIN_BYTES = 8 + 1 + 4 + 8 + 4 + 8 }; /* the smallest of each there can be */
-
-typedef struct cursor {
-    const uint8_t *data;
-    size_t size, at; /* at <= size, always */
-} cursor;
-
-static size_t left(const cursor *c) {
-    return c->size - c->at;
-}
-
-/* The next n bytes; NULL, and a message naming `what`, when the file has fewer. */
-static const uint8_t *take(cursor *c, uint64_t n, const char *what, fd_error *err) {
-    if (n > left(c)) {
-        fd_fail(err, FD_ERR_INPUT, "truncated at byte %zu: %s needs %" PRIu64 " bytes, the file has %zu left", c->at,
-                what, n, left(c));
-        return NULL;
-    }
-    const uint8_t *bytes = c->data + c->at;
-    c->at += (size_t)n;
-    return bytes;
-}
-
-static fd_code take_u32(cursor *c, const char *what, uint32_t *out, fd_error *err) {
-    const uint8_t *bytes = take(c, sizeof *out, what, err);
-    if (!bytes) return FD_ERR_INPUT;
-    memcpy(out, bytes, sizeof *out);
-    return FD_OK;
-}
-
-static fd_code take_u64(cursor *c, const char *what, uint64_t *out, fd_error *err) {
-    const uint8_t *bytes = take(c, sizeof *out, what, err);
-    if (!bytes) return FD_ERR_INPUT;
-    memcpy(out, bytes, sizeof *out);
-    return FD_OK;
-}
-
-static fd_code take_string(cursor *c, const char *what, fd_string *out, fd_error *err) {
-    uint64_t size = 0;
-    FD_TRY(take_u64(c, what, &size, err));
-    const uint8_t *bytes = take(c, size, what, err);
-    if (!bytes) return FD_ERR_INPUT;
-    *out = (fd_string){(const char *)bytes, (size_t)size};
-    return FD_OK;
-}
-
-/* A name that the program will use as a C string and print. */
-static fd_code take_name(cursor *c, const char *what, uint64_t limit, fd_string *out, fd_error *err) {
-    size_t start = c->at;
-    uint64_t size;
-    FD_TRY(take_u64(c, what, &size, err));
-    if (size == 0 || size > limit)
-        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s of %" PRIu64 " bytes, expected 1 to %" PRIu64, start, what,
-                       size, limit);
-    c->at = start;
-    FD_TRY(take_string(c, what, out, err));
-    if (!fd_gguf_name_is_clean(*out))
-        return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s \"%s\" has control characters", start, what,
-                       fd_gguf_show(*out).text);
-    return FD_OK;
-}
 
 /* Room for one more item in an array of `count`: doubling, so that memory follows what the file really holds. */
 static fd_code grow(void **items, size_t count, size_t *capacity, size_t item_size, fd_error *err) {
@@ -101,10 +41,10 @@ static const struct {
     {"<htm", "a web page"},
 };
 
-static fd_code check_magic(cursor *c, fd_error *err) {
-    if (left(c) < 4)
-        return fd_fail(err, FD_ERR_INPUT, "not a GGUF file: %zu bytes long, too short for its magic", left(c));
-    const uint8_t *magic = take(c, 4, "magic", err);
+static fd_code check_magic(fd_gguf_cursor *c, fd_error *err) {
+    if (fd_gguf_left(c) < 4)
+        return fd_fail(err, FD_ERR_INPUT, "not a GGUF file: %zu bytes long, too short for its magic", fd_gguf_left(c));
+    const uint8_t *magic = fd_gguf_take(c, 4, "magic", err);
     if (!magic) return FD_ERR_INPUT;
     if (memcmp(magic, FD_GGUF_MAGIC, 4) == 0) return FD_OK;
     const char *hint = "";
@@ -129,29 +69,29 @@ static fd_code check_version(uint32_t version, fd_error *err) {
     return fd_fail(err, FD_ERR_UNSUPPORTED, "byte 4: GGUF version %" PRIu32 ", expected 2 or 3", version);
 }
 
-static fd_code check_count(const cursor *c, uint64_t count, size_t min_bytes, const char *what, fd_error *err) {
-    if (count <= left(c) / min_bytes) return FD_OK;
+static fd_code check_count(const fd_gguf_cursor *c, uint64_t count, size_t min_bytes, const char *what, fd_error *err) {
+    if (count <= fd_gguf_left(c) / min_bytes) return FD_OK;
     return fd_fail(err, FD_ERR_INPUT,
                    "the header claims %" PRIu64 " %s, the file's %zu bytes have room for at most %zu", count, what,
-                   c->size, left(c) / min_bytes);
+                   c->size, fd_gguf_left(c) / min_bytes);
 }
 
 /* ---- key-values ---- */
 
-static fd_code take_items(cursor *c, fd_gguf_kv *kv, fd_error *err) {
+static fd_code take_items(fd_gguf_cursor *c, fd_gguf_kv *kv, fd_error *err) {
     size_t start = c->at;
     kv->data = c->data + start;
     uint32_t item_size = fd_gguf_types[kv->item_type].item_size;
     if (item_size) {
-        if (kv->count > left(c) / item_size)
+        if (kv->count > fd_gguf_left(c) / item_size)
             return fd_fail(err, FD_ERR_INPUT,
                            "truncated at byte %zu: %" PRIu64 " items of %s, the file has %zu bytes left", start,
-                           kv->count, fd_gguf_types[kv->item_type].name, left(c));
-        if (!take(c, kv->count * item_size, "items", err)) return FD_ERR_INPUT;
+                           kv->count, fd_gguf_types[kv->item_type].name, fd_gguf_left(c));
+        if (!fd_gguf_take(c, kv->count * item_size, "items", err)) return FD_ERR_INPUT;
     } else {
         for (uint64_t i = 0; i < kv->count; i++) {
             fd_string ignored;
-            FD_TRY(take_string(c, "string", &ignored, err));
+            FD_TRY(fd_gguf_take_string(c, "string", &ignored, err));
         }
     }
     kv->size = c->at - start;
@@ -163,10 +103,10 @@ static fd_code take_items(cursor *c, fd_gguf_kv *kv, fd_error *err) {
     return FD_OK;
 }
 
-static fd_code take_type(cursor *c, const char *what, fd_gguf_type *out, fd_error *err) {
+static fd_code take_type(fd_gguf_cursor *c, const char *what, fd_gguf_type *out, fd_error *err) {
     uint32_t id;
     size_t start = c->at;
-    FD_TRY(take_u32(c, what, &id, err));
+    FD_TRY(fd_gguf_take_u32(c, what, &id, err));
     if (id >= FD_GGUF_TYPE_COUNT)
         return fd_fail(err, FD_ERR_INPUT, "byte %zu: %s id %" PRIu32 ", expected 0 to %d", start, what, id,
                        FD_GGUF_TYPE_COUNT - 1);
@@ -174,7 +114,7 @@ static fd_code take_type(cursor *c, const char *what, fd_gguf_type *out, fd_erro
     return FD_OK;
 }
 
-static fd_code take_value(cursor *c, fd_gguf_kv *kv, fd_error *err) {
+static fd_code take_value(fd_gguf_cursor *c, fd_gguf_kv *kv, fd_error *err) {
     FD_TRY(take_type(c, "value type", &kv->type, err));
     kv->item_type = kv->type;
     kv->count = 1;
@@ -182,18 +122,18 @@ static fd_code take_value(cursor *c, fd_gguf_kv *kv, fd_error *err) {
         FD_TRY(take_type(c, "item type", &kv->item_type, err));
         if (kv->item_type == FD_GGUF_ARRAY)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "byte %zu: an array of arrays", c->at - 4);
-        FD_TRY(take_u64(c, "item count", &kv->count, err));
+        FD_TRY(fd_gguf_take_u64(c, "item count", &kv->count, err));
     }
     return take_items(c, kv, err);
 }
 
-static fd_code take_kvs(cursor *c, uint64_t count, fd_gguf *gguf, fd_error *err) {
+static fd_code take_kvs(fd_gguf_cursor *c, uint64_t count, fd_gguf *gguf, fd_error *err) {
     FD_TRY(check_count(c, count, KV_MIN_BYTES, "key-values", err));
     size_t capacity = 0;
     for (; gguf->n_kv < count; gguf->n_kv++) {
         FD_TRY(grow((void **)&gguf->kv, gguf->n_kv, &capacity, sizeof *gguf->kv, err));
         fd_gguf_kv *kv = &gguf->kv[gguf->n_kv];
-        if (take_name(c, "key", FD_GGUF_MAX_KEY, &kv->key, err) != FD_OK)
+        if (fd_gguf_take_name(c, "key", FD_GGUF_MAX_KEY, &kv->key, err) != FD_OK)
             return fd_error_prefix(err, "key-value %zu of %" PRIu64, gguf->n_kv, count);
         if (take_value(c, kv, err) != FD_OK) return fd_error_prefix(err, "key %s", fd_gguf_show(kv->key).text);
     }
@@ -218,24 +158,24 @@ static fd_code set_alignment(fd_gguf *gguf, fd_error *err) {
 
 /* ---- tensors ---- */
 
-static fd_code take_tensor(cursor *c, uint64_t alignment, fd_gguf_tensor *tensor, fd_error *err) {
+static fd_code take_tensor(fd_gguf_cursor *c, uint64_t alignment, fd_gguf_tensor *tensor, fd_error *err) {
     fd_string name;
     uint32_t n_dim;
-    FD_TRY(take_name(c, "tensor name", FD_GGUF_MAX_NAME, &name, err));
+    FD_TRY(fd_gguf_take_name(c, "tensor name", FD_GGUF_MAX_NAME, &name, err));
     memset(tensor, 0, sizeof *tensor);
     memcpy(tensor->name, name.data, name.size);
-    FD_TRY(take_u32(c, "dimension count", &n_dim, err));
+    FD_TRY(fd_gguf_take_u32(c, "dimension count", &n_dim, err));
     tensor->n_dim = n_dim <= FD_GGUF_MAX_DIM ? (int32_t)n_dim : -1;
     if (tensor->n_dim < 1)
         return fd_fail(err, FD_ERR_INPUT, "byte %zu: tensor %s: %" PRIu32 " dimensions, expected 1 to %d", c->at - 4,
                        fd_gguf_show(name).text, n_dim, FD_GGUF_MAX_DIM);
     for (uint32_t i = 0; i < n_dim; i++) {
         uint64_t dimension;
-        FD_TRY(take_u64(c, "dimension", &dimension, err));
+        FD_TRY(fd_gguf_take_u64(c, "dimension", &dimension, err));
         tensor->shape[i] = (int64_t)dimension; /* beyond 2^63 it is negative, which fd_gguf_size_tensor refuses */
     }
-    FD_TRY(take_u32(c, "tensor type", &tensor->dtype, err));
-    FD_TRY(take_u64(c, "tensor offset", &tensor->offset, err));
+    FD_TRY(fd_gguf_take_u32(c, "tensor type", &tensor->dtype, err));
+    FD_TRY(fd_gguf_take_u64(c, "tensor offset", &tensor->offset, err));
     FD_TRY(fd_gguf_size_tensor(tensor, err));
     if (tensor->offset & (alignment - 1))
         return fd_fail(err, FD_ERR_INPUT,
@@ -244,7 +184,7 @@ static fd_code take_tensor(cursor *c, uint64_t alignment, fd_gguf_tensor *tensor
     return FD_OK;
 }
 
-static fd_code take_tensors(cursor *c, uint64_t count, fd_gguf *gguf, fd_error *err) {
+static fd_code take_tensors(fd_gguf_cursor *c, uint64_t count, fd_gguf *gguf, fd_error *err) {
     FD_TRY(check_count(c, count, TENSOR_MIN_BYTES, "tensors", err));
     size_t capacity = 0;
     for (; gguf->n_tensor < count; gguf->n_tensor++) {
@@ -303,13 +243,13 @@ static fd_code place_tensors(size_t header_end, fd_gguf *gguf, fd_error *err) {
 }
 
 static fd_code parse(fd_gguf *gguf, fd_error *err) {
-    cursor c = {gguf->data, gguf->size, 0};
+    fd_gguf_cursor c = {gguf->data, gguf->size, 0};
     uint64_t n_tensor, n_kv;
     FD_TRY(check_magic(&c, err));
-    FD_TRY(take_u32(&c, "version", &gguf->version, err));
+    FD_TRY(fd_gguf_take_u32(&c, "version", &gguf->version, err));
     FD_TRY(check_version(gguf->version, err));
-    FD_TRY(take_u64(&c, "tensor count", &n_tensor, err));
-    FD_TRY(take_u64(&c, "key-value count", &n_kv, err));
+    FD_TRY(fd_gguf_take_u64(&c, "tensor count", &n_tensor, err));
+    FD_TRY(fd_gguf_take_u64(&c, "key-value count", &n_kv, err));
     FD_TRY(take_kvs(&c, n_kv, gguf, err));
     FD_TRY(set_alignment(gguf, err));
     FD_TRY(take_tensors(&c, n_tensor, gguf, err));

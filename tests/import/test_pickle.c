@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "dumpers/import/pickle.h"
 
 #define TEXT(LENGTH, WORD) "X" LENGTH "\0\0\0" WORD
@@ -100,6 +101,20 @@ Test(pickle, what_is_no_tensor_or_no_pickle_is_refused) {
 }
 
 /* Fifteen lists, each of which holds the one before twice: 32,768 ways to one tensor. */
+Test(pickle, few_bytes_do_not_become_much_memory) {
+    const size_t size = 40000; /* each byte an empty list, which takes 64 in memory */
+    uint8_t *data = malloc(size);
+    memset(data, ']', size);
+    data[0] = 0x80;
+    data[1] = 2;
+    fd_pickle pickle;
+    fd_error err = {0};
+    cr_assert_eq(fd_limit_set("tensors=1000", &err), FD_OK);
+    cr_expect_eq(fd_pickle_parse("x.pt", data, size, &pickle, &err), FD_ERR_INPUT);
+    cr_expect(strstr(err.message, "--limit tensors"), "%s", err.message);
+    free(data);
+}
+
 Test(pickle, few_bytes_do_not_become_many_tensors) {
     uint8_t bytes[512];
     const char tensor[] = "\x80\2" TENSOR("0");

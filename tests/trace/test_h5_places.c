@@ -21,7 +21,8 @@ typedef struct layout_case {
     bool early, sparse, shrunk, grown; /* allocated at once; written here and there; cut after writing; extended */
 } layout_case;
 
-#define AS_DIM {(hsize_t)-1}
+#define AS_DIM                                                                                                         \
+    { (hsize_t) - 1 }
 static const layout_case cases[] = {
     {"one block", false, 2, {7, 33}, {0}, AS_DIM, FD_H5_CONTIGUOUS, .early = false},
     {"one block of the new format", true, 3, {7, 3, 11}, {0}, AS_DIM, FD_H5_CONTIGUOUS, .early = false},
@@ -40,7 +41,13 @@ static const layout_case cases[] = {
     {"extensible array", true, 3, {40, 3, 5}, {4, 3, 2}, {GROW, 3, 9}, FD_H5_EXTENSIBLE_ARRAY, .grown = true},
     {"extensible array of super blocks", true, 2, {3000, 2}, {1, 2}, {GROW, 2}, FD_H5_EXTENSIBLE_ARRAY, .early = false},
     {"extensible array of pages", true, 2, {150000, 1}, {1, 1}, {GROW, 1}, FD_H5_EXTENSIBLE_ARRAY, .early = false},
-    {"extensible array of pages with holes", true, 2, {150000, 1}, {1, 1}, {GROW, 1}, FD_H5_EXTENSIBLE_ARRAY,
+    {"extensible array of pages with holes",
+     true,
+     2,
+     {150000, 1},
+     {1, 1},
+     {GROW, 1},
+     FD_H5_EXTENSIBLE_ARRAY,
      .sparse = true},
     {"extensible array cut short", true, 2, {400, 2}, {1, 2}, {GROW, 2}, FD_H5_EXTENSIBLE_ARRAY, .shrunk = true},
     {"new B-tree", true, 3, {9, 2, 20}, {4, 2, 8}, {GROW, 2, GROW}, FD_H5_BTREE_2, .early = false},
@@ -155,6 +162,46 @@ Test(h5_places, every_chunk_lies_where_the_library_finds_it) {
     unlink(path);
 }
 
+/* Reads the dataset "x" of a case; the file stays open for reading. */
+static fd_h5_bytes open_case(const char *path, const layout_case *c, fd_h5_object *o) {
+    hid_t file, set = write_case(path, c, &file);
+    struct stat there;
+    fd_h5_bytes bytes = {open(path, O_RDONLY), NULL, 0};
+    fstat(bytes.fd, &there);
+    bytes.size = (uint64_t)there.st_size;
+    cr_assert(fd_h5_object_read(&bytes, &(fd_h5_nearby){0}, header_of(set), o), "%s: not understood", c->name);
+    H5Dclose(set);
+    H5Fclose(file);
+    return bytes;
+}
+
+/* Limits are a file's word too: a shape beyond them is refused, and wide ones take no time (found by tests/fuzz,
+ * which gets past checksums). */
+Test(h5_places, limits_of_a_shape_may_be_anything) {
+    const char *path = "/tmp/firstdiff_h5_limits.h5";
+    uint64_t chunks[160], sound[160];
+    fd_h5_object o;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        if (cases[k].index != FD_H5_EXTENSIBLE_ARRAY && cases[k].index != FD_H5_IMPLICIT) continue;
+        if (cases[k].dim[0] > 40) continue; /* more chunks than there is room for here */
+        fd_h5_bytes bytes = open_case(path, &cases[k], &o);
+        for (o.layout.max[1] = 0; o.layout.max[1] < o.shape.dim[1]; o.layout.max[1]++)
+            cr_expect_not(fd_h5_chunk_addresses(&bytes, &o.shape, &o.layout, chunks), "%s: a limit of %lu",
+                          cases[k].name, (unsigned long)o.layout.max[1]);
+        close(bytes.fd);
+    }
+    const layout_case wide = {"implicit", true, 2, {9, 33}, {2, 10}, {12, 50}, FD_H5_IMPLICIT, .early = true};
+    fd_h5_bytes bytes = open_case(path, &wide, &o);
+    cr_assert(fd_h5_chunk_addresses(&bytes, &o.shape, &o.layout, sound));
+    o.layout.max[0] = (hsize_t)1 << 38; /* chunks that the file has no room for, and that nobody asks for */
+    cr_assert(fd_h5_chunk_addresses(&bytes, &o.shape, &o.layout, chunks));
+    cr_expect_arr_eq(chunks, sound, sizeof(uint64_t) * (size_t)fd_h5_chunk_count(&o.shape, &o.layout, 160));
+    o.layout.max[1] = (hsize_t)1 << 38; /* the second row of chunks would begin beyond the file */
+    cr_expect_not(fd_h5_chunk_addresses(&bytes, &o.shape, &o.layout, chunks));
+    close(bytes.fd);
+    unlink(path);
+}
+
 /* What is not plain must be left to the library. */
 Test(h5_places, filters_and_other_elements_are_left_to_the_library) {
     const char *path = "/tmp/firstdiff_h5_not_plain.h5";
@@ -226,7 +273,6 @@ Test(h5_places, damaged_bytes_are_refused_or_read_inside_the_file) {
     }
     unlink(path);
 }
-
 
 Test(h5_places, a_cut_block_is_not_whole) {
     uint8_t block[44];

@@ -1,8 +1,10 @@
 /* Between the files of dumpers/import/ranks/: rank_name.c (which rank a name speaks of), join.c (which tensors belong
- * together), layout.c (how they are sharded), assemble.c (the whole tensor), contradictions.c and sums.c (where ranks disagree). */
+ * together), shards.c and layout.c (how they are sharded), report.c (what is said of it), assemble.c (the whole
+ * tensor), contradictions.c and sums.c (where ranks disagree). */
 #ifndef FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
 #define FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
 
+#include "dumpers/import/plan_internal.h"
 #include "dumpers/import/ranks/ranks.h"
 #include "dumpers/import/source_internal.h"
 
@@ -30,6 +32,26 @@ struct fd_ranks {
     fd_rank_report report;
 };
 void fd_ranks_free(struct fd_ranks *ranks);
+
+/* The joined source while it is made. */
+typedef struct fd_joiner {
+    struct fd_ranks *ranks;
+    fd_source *whole;
+    const fd_import_options *options;
+    const fd_import_plan *steps; /* tokens and steps alone */
+    size_t room;
+    fd_error *err;
+} fd_joiner;
+/* One more tensor, put together of parts [n_rank] of the dumps; its shape is like's until its shards are found. NULL:
+ * out of memory. */
+fd_joined *fd_joiner_add(fd_joiner *joiner, const char *name, const fd_source_tensor *like, const size_t *parts);
+/* How each tensor is sharded, and so its shape. Without a map it adds a second reading of some. */
+fd_code fd_joiner_find_shards(fd_joiner *joiner);
+fd_code fd_joiner_make_report(fd_joiner *joiner);
+/* Takes the sums out that the engine added in an order of its own, where what reads them was recorded. */
+fd_code fd_joiner_leave_out_sums(fd_joiner *joiner);
+/* The name of its node or weight, without the layer. */
+const char *fd_joined_suffix(const fd_graph *graph, const fd_joined *joined);
 
 /* Takes the rank out of a name: "rank0/q-3", "TP1_PP0_Rank1_pid77/Pass00003/NAME", "sglang_dump_1763_1/…",
  * "step_0/model.norm/outputs_cuda_1", "…___rank=1___…". False where it has none. `out` [size] receives the rest. */

@@ -21,15 +21,6 @@ const fd_rank_report *fd_ranks_report_of(const fd_source *source) {
     return source->ranks ? &source->ranks->report : NULL;
 }
 
-typedef struct joiner {
-    struct fd_ranks *ranks;
-    fd_source *whole;
-    const fd_import_options *options;
-    const fd_import_plan *steps; /* tokens and steps alone */
-    size_t room;
-    fd_error *err;
-} joiner;
-
 /* ---- groups: the tensors of one name, step and occurrence ---- */
 
 typedef struct member {
@@ -56,7 +47,7 @@ static int by_group(const void *a, const void *b) {
 /* ---- what a name is ---- */
 
 /* The node or weight that the map makes of the name. */
-static void look_up(const joiner *k, const char *name, const fd_source_tensor *t, fd_joined *j) {
+static void look_up(const fd_joiner *k, const char *name, const fd_source_tensor *t, fd_joined *j) {
     const fd_graph *graph = k->options->graph;
     const fd_name_map *map = k->options->map;
     j->node = j->weight = -1;
@@ -92,7 +83,7 @@ static bool ends_with(const char *name, const char *ending) {
 
 /* ---- adding ---- */
 
-static fd_joined *add(joiner *k, const char *name, const fd_source_tensor *t, const size_t *parts) {
+fd_joined *fd_joiner_add(fd_joiner *k, const char *name, const fd_source_tensor *t, const size_t *parts) {
     fd_source *whole = k->whole;
     struct fd_ranks *ranks = k->ranks;
     if (whole->n == k->room) {
@@ -124,7 +115,7 @@ static fd_joined *add(joiner *k, const char *name, const fd_source_tensor *t, co
     return j;
 }
 
-static fd_code add_group(joiner *k, const member *members, size_t n, size_t *parts) {
+static fd_code add_group(fd_joiner *k, const member *members, size_t n, size_t *parts) {
     const struct fd_ranks *ranks = k->ranks;
     const fd_source_tensor *t = members[0].tensor;
     char name[1100], full[1120];
@@ -151,7 +142,7 @@ static fd_code add_group(joiner *k, const member *members, size_t n, size_t *par
             t->shape[t->rank - 1] != place.width)
             continue;
         snprintf(full, sizeof full, "%s:%s", name, p->name);
-        fd_joined *j = add(k, full, t, parts);
+        fd_joined *j = fd_joiner_add(k, full, t, parts);
         if (!j) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
         j->first = place.first;
         j->length = place.n;
@@ -159,12 +150,12 @@ static fd_code add_group(joiner *k, const member *members, size_t n, size_t *par
         fused = true;
     }
     if (fused) return FD_OK;
-    fd_joined *j = add(k, name, t, parts);
+    fd_joined *j = fd_joiner_add(k, name, t, parts);
     if (j) j->alone = alone;
     return j ? FD_OK : fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
 }
 
-static fd_code add_groups(joiner *k) {
+static fd_code add_groups(fd_joiner *k) {
     const fd_source *dumps = k->ranks->dumps;
     size_t count = fd_source_count(dumps);
     member *members = malloc((count + 1) * sizeof *members);
@@ -184,205 +175,9 @@ static fd_code add_groups(joiner *k) {
     return code;
 }
 
-/* ---- how they are sharded ---- */
-
-static const char *suffix_of(const fd_graph *graph, const fd_joined *j) {
-    const char *name = j->node >= 0 ? graph->nodes[j->node].name : graph->weights[j->weight].name;
-    const char *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
-    return dot ? dot + 1 : name;
-}
-
-/* Which nodes may be sums over ranks: those that a matrix sharded by its inputs makes, or one of which each rank has some
- * rows. Elsewhere ranks that differ contradict each other. */
-static bool may_be_summed(const fd_graph *graph, const fd_joined *j) {
-    if (j->node < 0) return false;
-    const fd_op op = graph->nodes[j->node].op;
-    return op == FD_OP_MATMUL || op == FD_OP_EMBED || op == FD_OP_EXPERT_MATMUL || op == FD_OP_EXPERT_SUM;
-}
-
-/* A row for each chosen expert: their products, and what is done with each before they are added. */
-static bool is_of_experts(const fd_graph *graph, const fd_joined *j) {
-    return j->node >= 0 && graph->nodes[j->node].n_dim == 2 && strstr(graph->nodes[j->node].name, ".ffn_moe_");
-}
-
-/* Terms of a sum point anywhere: their difference is as large as they are. Copies of which one is a little off are near. */
-enum { FAR_APART_INVERSE = 4 };
-
-static fd_shard shard_by_values(const fd_graph *graph, const fd_joined *j, const fd_rank_values *v) {
-    if (!v->equal && v->rows_of_some && is_of_experts(graph, j)) return FD_SHARD_EXPERT;
-    if (v->equal || !may_be_summed(graph, j)) return FD_SHARD_REPLICATED;
-    const fd_op op = graph->nodes[j->node].op;
-    if (op == FD_OP_EMBED) return v->rows_of_some ? FD_SHARD_VOCABULARY : FD_SHARD_REPLICATED;
-    return v->difference * FAR_APART_INVERSE > 1 ? FD_SHARD_ROW : FD_SHARD_REPLICATED;
-}
-
-static bool is_by_row(fd_shard shard) {
-    return shard == FD_SHARD_VOCABULARY || shard == FD_SHARD_EXPERT;
-}
-
-/* Layers and steps vote: where a rank once has a row that others have not, it is so everywhere, though two may have a token;
- * and what is a copy anywhere is one everywhere, since sums of ranks are never equal. */
-static fd_code vote(joiner *k) {
-    const fd_graph *graph = k->options->graph;
-    struct voted {
-        const char *name;
-        fd_shard shard;
-    } *voted = malloc(sizeof *voted * (size_t)(graph->n_node + 1));
-    size_t n = 0;
-    if (!voted) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < k->whole->n; i++) {
-            fd_joined *j = &k->ranks->joined[i];
-            if (j->node < 0 || !j->whole_each || j->alone) continue;
-            const char *name = suffix_of(graph, j);
-            size_t at = 0;
-            while (at < n && strcmp(voted[at].name, name) != 0) at++;
-            if (at == n) voted[n++] = (struct voted){name, j->shard};
-            bool wins = is_by_row(j->shard) || (j->shard == FD_SHARD_REPLICATED && !is_by_row(voted[at].shard));
-            if (pass == 0 && wins) voted[at].shard = j->shard;
-            if (pass == 1) j->shard = voted[at].shard;
-        }
-    free(voted);
-    return FD_OK;
-}
-
-/* Without a map no size is known: the ranks' parts one after the other, and their sum as NAME:sum; --map auto finds out
- * by values which of them is a node. */
-static fd_code offer_both(joiner *k, size_t i) {
-    fd_joined *j = &k->ranks->joined[i];
-    const fd_source_tensor t = k->whole->tensors[i];
-    int axis = t.rank - 1;
-    if (t.rank == 0) return FD_OK;
-    for (int a = 0; a + 1 < t.rank && axis == t.rank - 1; a++) /* heads, before their elements */
-        if (t.shape[a] > 1 && t.shape[a] != j->n_pos) axis = a;
-    j->whole_each = false;
-    j->shard = FD_SHARD_COLUMN;
-    j->axis = axis;
-    char name[1120];
-    snprintf(name, sizeof name, "%s:sum", t.name);
-    fd_joined *sum = add(k, name, &t, j->parts);
-    if (!sum) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
-    sum->whole_each = true;
-    sum->shard = FD_SHARD_ROW;
-    return FD_OK;
-}
-
-static fd_code find_shards(joiner *k) {
-    const fd_graph *graph = k->options->graph;
-    for (size_t i = 0, n = k->whole->n; i < n; i++) {
-        fd_joined *j = &k->ranks->joined[i];
-        fd_rank_values values;
-        bool named = j->node >= 0 || j->weight >= 0;
-        if (j->alone || (!named && k->options->map)) { /* what the map has no use for is not looked at */
-            j->whole_each = true;
-            j->shard = FD_SHARD_REPLICATED;
-            j->alone = true;
-            continue;
-        }
-        FD_TRY(fd_joined_find_layout(k->ranks, graph, j, k->err));
-        if (!j->whole_each) continue;
-        FD_TRY(fd_joined_values(k->ranks, j, &values, k->err));
-        j->shard = shard_by_values(graph, j, &values);
-        if (!named && !values.equal) FD_TRY(offer_both(k, i));
-    }
-    FD_TRY(vote(k));
-    for (size_t i = 0; i < k->whole->n; i++) {
-        fd_source_tensor *t = &k->whole->tensors[i];
-        fd_joined_shape(k->ranks, &k->ranks->joined[i], &t->rank, t->shape);
-        t->type = fd_joined_type(k->ranks, &k->ranks->joined[i]);
-    }
-    return FD_OK;
-}
-
-/* ---- the report ---- */
-
-static int by_order(const void *a, const void *b) {
-    const fd_rank_finding *x = a, *y = b;
-    return x->step != y->step ? (x->step > y->step) - (x->step < y->step)
-                              : (x->order > y->order) - (x->order < y->order);
-}
-static int by_graph(const void *a, const void *b) {
-    const fd_rank_kind *x = a, *y = b;
-    return (x->order > y->order) - (x->order < y->order);
-}
-
-static fd_code count_kind(fd_rank_report *report, const char *name, const fd_joined *j, fd_error *err) {
-    size_t at = 0;
-    while (at < report->n_kind && (strcmp(report->kinds[at].name, name) != 0 || report->kinds[at].shard != j->shard))
-        at++;
-    if (at == report->n_kind) {
-        fd_rank_kind *more = realloc(report->kinds, (at + 1) * sizeof *more);
-        if (!more) return fd_fail(err, FD_ERR_MEMORY, "ranks: out of memory");
-        report->kinds = more;
-        more[at] = (fd_rank_kind){.shard = j->shard, .order = j->node >= 0 ? j->node : INT32_MAX};
-        snprintf(more[at].name, sizeof more[at].name, "%.63s", name);
-        report->n_kind++;
-    }
-    fd_rank_kind *kind = &report->kinds[at];
-    if (j->node >= 0 && j->node < kind->order) kind->order = j->node;
-    kind->n++;
-    return FD_OK;
-}
-
-static fd_code make_report(joiner *k) {
-    const fd_graph *graph = k->options->graph;
-    fd_rank_report *report = &k->ranks->report;
-    report->n_rank = k->ranks->n_rank;
-    for (size_t i = 0; i < k->whole->n; i++) {
-        const fd_joined *j = &k->ranks->joined[i];
-        if (j->alone) continue;
-        FD_TRY(fd_joined_check(k->ranks, graph, k->whole, i, k->err));
-        if (j->node >= 0 || j->weight >= 0) FD_TRY(count_kind(report, suffix_of(graph, j), j, k->err));
-    }
-    if (report->n_finding) qsort(report->findings, report->n_finding, sizeof *report->findings, by_order);
-    if (report->n_kind) qsort(report->kinds, report->n_kind, sizeof *report->kinds, by_graph);
-    return FD_OK;
-}
-
-/* A sum of ours is not the engine's, which adds in an order of its own: where the tensor that reads it is there, that one is
- * judged from what comes before, and the sum stays out of the trace, as one that this engine cannot record. */
-static bool is_read(const joiner *k, const fd_joined *j) {
-    const fd_graph *graph = k->options->graph;
-    for (size_t i = 0; i < k->whole->n; i++) {
-        const fd_joined *reader = &k->ranks->joined[i];
-        if (reader->node < 0 || reader->pos0 != j->pos0) continue;
-        const fd_node *node = &graph->nodes[reader->node];
-        if (node->input[0] == j->node || node->input[1] == j->node) return true;
-    }
-    return false;
-}
-
-static fd_code leave_out_sums(joiner *k) {
-    struct fd_ranks *ranks = k->ranks;
-    bool *out = calloc(k->whole->n + 1, sizeof *out);
-    if (!out) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
-    for (size_t i = 0; i < k->whole->n; i++)
-        out[i] = ranks->joined[i].node >= 0 && ranks->joined[i].shard == FD_SHARD_ROW && is_read(k, &ranks->joined[i]);
-    size_t kept = 0;
-    for (size_t i = 0; i < k->whole->n; i++) {
-        const char *name = out[i] ? k->options->graph->nodes[ranks->joined[i].node].name : NULL;
-        char *absent = ranks->report.absent;
-        size_t at = strlen(absent), size = sizeof ranks->report.absent;
-        if (!out[i]) {
-            ranks->joined[kept] = ranks->joined[i];
-            k->whole->tensors[kept++] = k->whole->tensors[i];
-            continue;
-        }
-        char glob[160];
-        snprintf(glob, sizeof glob, "%s%s", strncmp(name, "blk.", 4) == 0 ? "blk.*." : "",
-                 suffix_of(k->options->graph, &ranks->joined[i]));
-        if (!strstr(absent, glob)) snprintf(absent + at, size - at, "%s%s", at ? " " : "", glob);
-        free(ranks->joined[i].parts);
-        free(k->whole->tensors[i].name);
-    }
-    k->whole->n = ranks->n_joined = kept;
-    free(out);
-    return FD_OK;
-}
-
 /* ---- the whole ---- */
 
-static fd_code make(joiner *k) {
+static fd_code make(fd_joiner *k) {
     fd_source *whole = k->whole;
     const fd_source *dumps = k->ranks->dumps;
     whole->path = strdup(dumps->path);
@@ -391,9 +186,9 @@ static fd_code make(joiner *k) {
     if (!whole->path || (dumps->tokens_file && !whole->tokens_file))
         return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
     FD_TRY(add_groups(k));
-    FD_TRY(find_shards(k));
-    FD_TRY(make_report(k));
-    return leave_out_sums(k);
+    FD_TRY(fd_joiner_find_shards(k));
+    FD_TRY(fd_joiner_make_report(k));
+    return fd_joiner_leave_out_sums(k);
 }
 
 fd_code fd_ranks_join(fd_source *dumps, const fd_import_options *options, fd_source **out, fd_error *err) {
@@ -406,7 +201,7 @@ fd_code fd_ranks_join(fd_source *dumps, const fd_import_options *options, fd_sou
     if (code == FD_OK) {
         whole->ranks->dumps = dumps;
         whole->ranks->n_rank = dumps->n_rank;
-        joiner k = {.ranks = whole->ranks, .whole = whole, .options = options, .steps = &steps, .err = err};
+        fd_joiner k = {.ranks = whole->ranks, .whole = whole, .options = options, .steps = &steps, .err = err};
         code = make(&k);
         if (code != FD_OK) whole->ranks->dumps = NULL; /* the caller's still */
     }
