@@ -11,7 +11,6 @@
 
 typedef enum fd_op {
 #define FD_OP(ENUM, name, n_input, summary) FD_OP_##ENUM,
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
     FD_OP_COUNT
@@ -194,7 +193,7 @@ void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 fd_code fd_graph_set_kv_types(fd_graph *graph, const char *types, fd_error *err);
 fd_code fd_kv_types_parse(const char *types, uint32_t *k, uint32_t *v, fd_error *err);
 
-/* FD_ERR_UNSUPPORTED for a graph with an op that no GPU kernel computes, named. */
+/* FD_ERR_UNSUPPORTED for a graph with a node that no GPU kernel computes, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */

@@ -30,18 +30,38 @@ fd_code fd_launch_add_position(const fd_launch_context *ctx, const fd_device_mat
     });
 }
 
-__global__ void __launch_bounds__(256) add_vector(const float *vector, const float *x, int64_t n, float *out) {
+struct sum_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct product_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a * b; }
+};
+
+template <class Op>
+__global__ void __launch_bounds__(256) with_vector(Op op, const float *vector, const float *x, int64_t n, float *out) {
     fd_pdl_launch_dependents();
     fd_pdl_wait();
     const int64_t first = (int64_t)blockIdx.x * n;
-    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[first + k] = x[first + k] + vector[k];
+    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[first + k] = op(x[first + k], vector[k]);
+}
+
+static fd_code check_vector(const char *name, int64_t n, int32_t n_tok, fd_error *err) {
+    if (n_tok >= 1 && n >= 1) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "kernel %s: %d rows of %lld", name, n_tok, (long long)n);
 }
 
 fd_code fd_launch_add_vector(const fd_launch_context *ctx, const float *vector, const float *x, int64_t n,
                              int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok < 1 || n < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel add_vector: %d rows of %lld", n_tok, (long long)n);
-    return fd_launch(ctx, "add_vector", add_vector, dim3((unsigned)n_tok), 256, 0, err, vector, x, n, out);
+    FD_TRY(check_vector("add_vector", n, n_tok, err));
+    return fd_launch(ctx, "add_vector", with_vector<sum_of>, dim3((unsigned)n_tok), 256, 0, err, sum_of(), vector, x, n,
+                     out);
+}
+
+fd_code fd_launch_mul_vector(const fd_launch_context *ctx, const float *vector, const float *x, int64_t n,
+                             int32_t n_tok, float *out, fd_error *err) {
+    FD_TRY(check_vector("mul_vector", n, n_tok, err));
+    return fd_launch(ctx, "mul_vector", with_vector<product_of>, dim3((unsigned)n_tok), 256, 0, err, product_of(),
+                     vector, x, n, out);
 }
 
 /* A block a head of a row; one thread makes the slope. */

@@ -1,4 +1,4 @@
-/* ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by, most of it by its
+/* ADD_POSITION, ADD_VECTOR, MUL_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE: what a row is added or multiplied by, most of it by its
  * position. All pointers are device memory. */
 #ifndef FD_KERNELS_ELEMENTWISE_POSITION_H
 #define FD_KERNELS_ELEMENTWISE_POSITION_H
@@ -16,6 +16,10 @@ fd_code fd_launch_add_position(const fd_launch_context *ctx, const fd_device_mat
 
 /* out [n_tok, n] = x + vector. */
 fd_code fd_launch_add_vector(const fd_launch_context *ctx, const float *vector, const float *x, int64_t n,
+                             int32_t n_tok, float *out, fd_error *err);
+
+/* out [n_tok, n] = x · vector. */
+fd_code fd_launch_mul_vector(const fd_launch_context *ctx, const float *vector, const float *x, int64_t n,
                              int32_t n_tok, float *out, fd_error *err);
 
 /* out [n_tok, n_head, n_kv] = scores + slope·(t − p) up to the row's own position p, 0 past it. */

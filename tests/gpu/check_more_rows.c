@@ -164,6 +164,9 @@ static void check_activations(gpu_test *test) {
     } table[] = {{FD_OP_GELU, FD_ACTIVATION_GELU, "gelu_all_binades"},
                  {FD_OP_RELU_SQUARED, FD_ACTIVATION_RELU_SQUARED, "relu_squared_all_binades"},
                  {FD_OP_SIGMOID, FD_ACTIVATION_SIGMOID, "sigmoid_all_binades"},
+                 {FD_OP_SILU, FD_ACTIVATION_SILU, "silu_all_binades"},
+                 {FD_OP_SOFTPLUS, FD_ACTIVATION_SOFTPLUS, "softplus_all_binades"},
+                 {FD_OP_EXP, FD_ACTIVATION_EXP, "exp_all_binades"},
                  {FD_OP_CLAMP, FD_ACTIVATION_CLAMP, "clamp_all_binades"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         one_op o;
