@@ -5,13 +5,16 @@ Markdown tables; the status is 1 with a false alarm.
 
     python3 bench/clean_runs.py build/release/firstdiff --runs 2000 --jobs 2 --details clean.tsv
     python3 bench/clean_runs.py build/release/firstdiff --first 2000 --runs 200 --archs llama,gemma2
+    python3 bench/clean_runs.py build/release/firstdiff --again clean.tsv
 
 Run i is drawn from its number: architecture, class, profile (bench/scoring.py), type and dimensions of the weights, tokens, decode steps; so
-figures of several calls add up. Needs numpy, h5py and xxhash. A run takes a second or two on one core."""
+figures of several calls add up. A table's runs are drawn again whatever architectures and classes there are by now.
+Needs numpy, h5py and xxhash. A run takes a second or two on one core."""
 
 import argparse
 import collections
 import concurrent.futures
+import csv
 import fnmatch
 import json
 import os
@@ -112,6 +115,13 @@ def table(rows, classes):
         print(f"| {numerics} | " + " | ".join(cells) + " |")
 
 
+def draw_again(path):
+    with open(path) as table:
+        for row in csv.DictReader((line for line in table if not line.startswith("#")), delimiter="\t"):
+            drawn = draw(int(row["number"]), [row["arch"]], [row["numerics"]])
+            yield drawn._replace(profile=row["profile"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("firstdiff")
@@ -119,6 +129,7 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
     parser.add_argument("--archs", type=lambda s: s.split(","), help="default: all that make-model knows")
     parser.add_argument("--classes", type=lambda s: s.split(","), help="default: all that are emulated")
+    parser.add_argument("--again", metavar="TABLE", help="the runs of this table of --details instead: number, arch, numerics and profile count")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--keep", metavar="DIR", help="keep model and dump of every run that is not NOISE here")
     parser.add_argument("--details", default=os.devnull, help="a line for each run, here")
@@ -128,17 +139,18 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([firstdiff, "make-model", "-o", f"{scratch}/m.gguf"], check=True, capture_output=True)
         classes = args.classes or known(firstdiff, "run", f"{scratch}/m.gguf", "--numerics", "emulate-?", "-t", "1", "-n", "0")
-    draws = [draw(i, archs, classes) for i in range(args.first, args.first + args.runs)]
+    numbers = range(args.first, args.first + args.runs)
+    draws = list(draw_again(args.again)) if args.again else [draw(i, archs, classes) for i in numbers]
     rows = []
     with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool, open(args.details, "w") as details:
         print(*Row._fields, sep="\t", file=details)
         for row in pool.map(judge, [(firstdiff, d, args.keep) for d in draws]):
             rows.append(row)
             print(*row, sep="\t", file=details, flush=True)
-    table(rows, classes)
+    table(rows, sorted({r.numerics for r in rows}))
     said = collections.Counter(r.status for r in rows)
-    alarms = said["diverged"]
-    print(f"\n{len(rows)} runs of {len(archs)} architectures: " + ", ".join(f"{status} {n}" for status, n in said.most_common()) + f"; false alarms: {alarms}")
+    alarms = said["diverged"] + said["refused"]
+    print(f"\n{len(rows)} runs of {len({r.arch for r in rows})} architectures: " + ", ".join(f"{status} {n}" for status, n in said.most_common()) + f"; false alarms: {alarms}")
     return 1 if alarms else 0
 
 

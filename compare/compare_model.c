@@ -173,7 +173,7 @@ static fd_code explains_everything(const comparison *c, const fd_numerics_class 
 }
 
 /* What departs from the class that was inferred is what another class does, which nothing refutes: a bug only where it has
- * a name. Else nobody can tell, and the verdict is that class's. */
+ * a name that is more than rounding. Else nobody can tell, and the verdict is that class's. */
 static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_evidence *evidence, fd_attribution *out,
                               fd_error *err) {
     fd_explanation e = {0};
@@ -185,7 +185,7 @@ static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_ev
     if (!yes) return FD_OK;
     fd_diagnose_options ask = question(c, out, false);
     FD_TRY(explain_first(c, &ask, &e, err));
-    if (e.named) return FD_OK;
+    if (e.named && !fd_explains_by_rounding(&e)) return FD_OK;
     c->explained = false;
     snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
     snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);

@@ -33,8 +33,8 @@ enum {
 
 static const struct argp_option options[] = {
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
-     "Where the engine rounds, as in firstdiff compare: f32, f16, bf16, q8, … (default: what its trace says, else "
-     "inferred)",
+     "Where the engine rounds, as in firstdiff compare: f32, f16, bf16, ggml-cpu, …; ? lists all (default: what its "
+     "trace says, else inferred)",
      1},
     {"tokens", 't', "1,2,3", 0, "Tokens that the engine was fed (default: what the dump holds)", 1},
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "These tokens from a file", 1},

@@ -23,9 +23,9 @@ static const struct argp_option options[] = {
     {"model", KEY_MODEL, "MODEL.gguf", 0,
      "The model both ran: every op is replayed on the candidate's own inputs, and rounding is told from errors", 1},
     {"candidate", KEY_CANDIDATE, "CLASS", 0,
-     "With --model, where the candidate rounds: f32, f16kv, f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa, bf16, "
-     "hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc "
-     "(default: what its trace says, else inferred)",
+     "With --model, where the candidate rounds: f32, f16kv, ggml-cpu, f16, bf16, hf-bf16, …; ? lists all (default: "
+     "what "
+     "its trace says, else inferred)",
      1},
     {"since", KEY_SINCE, "VERDICT.json", 0,
      "An earlier verdict (of --json): say whether the first divergence has moved, as it does when one of several bugs "

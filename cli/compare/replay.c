@@ -7,7 +7,7 @@ fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_t
                       fd_verdict *verdict, fd_error *err) {
     fd_compare_model_options how = {
         .graph = model->graph, .ref = ref, .cand = cand, .op = fd_reference_op, .tokenizer = model->tokenizer};
-    char known[160];
+    char known[512];
     fd_cli_progress progress = fd_cli_progress_start("", 0);
     how.progress = fd_cli_progress_stage_callback;
     how.progress_user = &progress;

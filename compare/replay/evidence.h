@@ -20,6 +20,7 @@ typedef struct fd_evidence_row { /* one node at one position */
     float tau, error;            /* root mean square: the bound's, the error's */
     float left, remains;         /* fd_row_oddness, fd_row_left */
     bool through;                /* computed through unrecorded tensors */
+    bool long_span;              /* through a layer's worth of them */
     bool vague;                  /* τ of a span that exceeds half of the tensor: anything would be within */
 } fd_evidence_row;
 

@@ -99,10 +99,10 @@ static int32_t best_refuted(const fd_class_cases *c, int32_t least) {
 }
 
 /* The strictest class that gives everything where the chosen one does not. What departs from that one is then a bug, or the
- * other class. */
+ * other class: of one that rounds every product's factors, the router's alone may be the ones that show it. */
 static int32_t rival_of(const fd_class_cases *c, int32_t chosen) {
     for (int32_t i = 0; i < c->n && c->at[chosen].n_outside > 0; i++)
-        if (i != chosen && !c->refuted[i] && c->at[i].n_outside == 0) return i;
+        if (i != chosen && (!c->refuted[i] || c->by_one_kind[i]) && c->at[i].n_outside == 0) return i;
     return -1;
 }
 
@@ -130,14 +130,17 @@ static void describe(const fd_graph *graph, const fd_class_cases *c, int32_t cho
     }
 }
 
+static bool in_one_layer(const fd_class_need *need) {
+    return need->n_depart == 0;
+}
+
 /* `tight` repeats the engine's roundings: nearly all products are what it says to the last bits, and `wide` has room for
  * them alone. In one layer, or in one kind of tensor, what is left is a bug; everywhere in attention it may be how the
  * engine's kernel computes that. */
 static bool has_room_alone(const fd_class_need *need) {
     if (need->n_needed == 0 || need->n_rounded < FEWEST_TOLD) return false;
-    bool one_layer = need->n_depart == 0;
     bool one_kind = need->n_products >= FEWEST_TOLD && FEW_KINDS * need->n_products_depart <= need->n_products;
-    return one_layer || (one_kind && need->n_attention_depart == 0);
+    return in_one_layer(need) || (one_kind && need->n_attention_depart == 0);
 }
 
 /* Classes with room for a bug, where a class that repeats the engine's roundings explains what is sound. */
@@ -148,6 +151,7 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
             if (!has_room_alone(&need)) continue;
             c->refuted[i] = true;
+            c->by_one_kind[i] = !in_one_layer(&need);
             c->at[i].n_needed = need.n_needed;
             c->at[i].n_rounded = need.n_rounded;
         }

@@ -10,6 +10,7 @@ enum { FD_MOST_CLASSES = 24 };
 typedef struct fd_class_cases {
     fd_class_case at[FD_MOST_CLASSES]; /* the finest first; owned: fd_class_case_free */
     bool refuted[FD_MOST_CLASSES];
+    bool by_one_kind[FD_MOST_CLASSES]; /* refuted only because one kind of tensor departs from a tighter class */
     bool other_attention
         [FD_MOST_CLASSES]; /* all of a kind of attention's tensors is as a class says that leaves fewer beyond */
     int32_t n;
@@ -18,7 +19,8 @@ typedef struct fd_class_cases {
 } fd_class_cases;
 
 /* options->numerics is ignored; options->progress counts classes. `refuted` by the class's own case alone (fd_case_refuted);
- * `other_attention` is left to the caller. *out owns its cases also after a failure. */
+ * `by_one_kind` and
+ * `other_attention` are left to the caller. *out owns its cases also after a failure. */
 fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
                        fd_error *err);
 
