@@ -224,6 +224,16 @@ void fd_build_logits_normed(fd_builder *builder, int32_t x, const char *norm_wei
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
 
+/* Latent attention (model/arch/mla.c): its sizes, from attention.*, and what is to be added to the stream. */
+typedef struct fd_mla {
+    int32_t q_rank, kv_rank;         /* q_rank 0: Q is not compressed */
+    int32_t n_nope, n_rope, n_value; /* of each head: elements of Q and K without and with rotation, of V */
+    bool absorbed;                   /* what is cached stays compressed */
+    fd_attention_block how;          /* its scale and its factors of RoPE are read */
+} fd_mla;
+fd_mla fd_read_mla(fd_builder *builder);
+int32_t fd_build_mla(fd_builder *builder, int32_t layer, int32_t x, const fd_mla *mla);
+
 /* State-space layers (model/arch/mamba.c): their sizes, from ssm.*, and what is to be added to the stream. */
 typedef struct fd_ssm {
     int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
