@@ -89,7 +89,7 @@ fd_code fd_launch_op_kv_write(const fd_node_job *j, fd_error *err) {
 fd_code fd_launch_op_attn_scores(const fd_node_job *j, fd_error *err) {
     const fd_node *q = fd_job_input(j, 0), *k = fd_job_input(j, 1);
     fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
-    shape.window = j->node->window;
+    shape.window = j->node->chunked ? 0 : j->node->window; /* the engine takes no context beyond a chunk */
     shape.softcap = j->node->softcap;
     return fd_launch_attn_scores(&j->pass->ctx, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
 }
@@ -223,8 +223,15 @@ fd_code fd_launch_op_attn_alibi(const fd_node_job *j, fd_error *err) {
 }
 
 fd_code fd_launch_op_attn_temperature(const fd_node_job *j, fd_error *err) {
-    return fd_launch_attn_temperature(&j->pass->ctx, j->node->scale, j->node->length, j->in[0], j->pos0,
-                                      fd_job_row(j->node), j->n_tok, j->out, err);
+    fd_attn_temperature_rows in = {.scale = j->node->scale,
+                                   .length = j->node->length,
+                                   .first = j->node->first,
+                                   .x = j->in[0],
+                                   .pos0 = j->pos0,
+                                   .n = fd_job_row(j->node),
+                                   .n_tok = j->n_tok,
+                                   .out = j->out};
+    return fd_launch_attn_temperature(&j->pass->ctx, &in, err);
 }
 
 static fd_code launch_activation(const fd_node_job *j, fd_activation_kind kind, fd_error *err) {

@@ -88,23 +88,21 @@ fd_code fd_launch_attn_alibi(const fd_launch_context *ctx, float max_bias, int32
 }
 
 /* A block a row; one thread makes the factor. */
-__global__ void __launch_bounds__(256)
-    attn_temperature(float scale, int32_t length, const float *x, const int32_t *pos0, int64_t n, float *out) {
+__global__ void __launch_bounds__(256) attn_temperature(const __grid_constant__ fd_attn_temperature_rows in) {
     __shared__ float made;
     fd_pdl_launch_dependents();
     fd_pdl_wait();
-    const int64_t first = (int64_t)blockIdx.x * n;
-    if (threadIdx.x == 0) made = (float)fd_attn_temperature(*pos0 + (int64_t)blockIdx.x, length, scale);
+    const int64_t first = (int64_t)blockIdx.x * in.n;
+    if (threadIdx.x == 0)
+        made = (float)fd_attn_temperature(*in.pos0 + (int64_t)blockIdx.x + in.first, in.length, in.scale);
     __syncthreads();
     const float factor = made;
-    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[first + k] = x[first + k] * factor;
+    for (int64_t k = threadIdx.x; k < in.n; k += blockDim.x) in.out[first + k] = in.x[first + k] * factor;
 }
 
-fd_code fd_launch_attn_temperature(const fd_launch_context *ctx, float scale, int32_t length, const float *x,
-                                   const int32_t *pos0, int64_t n, int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok < 1 || n < 1 || length < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel attn_temperature: %d rows of %lld, length %d", n_tok, (long long)n,
-                       length);
-    return fd_launch(ctx, "attn_temperature", attn_temperature, dim3((unsigned)n_tok), 256, 0, err, scale, length, x,
-                     pos0, n, out);
+fd_code fd_launch_attn_temperature(const fd_launch_context *ctx, const fd_attn_temperature_rows *in, fd_error *err) {
+    if (in->n_tok < 1 || in->n < 1 || in->length < 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel attn_temperature: %d rows of %lld, length %d", in->n_tok,
+                       (long long)in->n, in->length);
+    return fd_launch(ctx, "attn_temperature", attn_temperature, dim3((unsigned)in->n_tok), 256, 0, err, *in);
 }

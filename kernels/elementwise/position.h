@@ -26,9 +26,17 @@ fd_code fd_launch_mul_vector(const fd_launch_context *ctx, const float *vector, 
 fd_code fd_launch_attn_alibi(const fd_launch_context *ctx, float max_bias, int32_t n_head, int32_t n_kv,
                              const float *scores, const int32_t *pos0, int32_t n_tok, float *out, fd_error *err);
 
-/* out [n_tok, n] = x times the temperature of its position. */
-fd_code fd_launch_attn_temperature(const fd_launch_context *ctx, float scale, int32_t length, const float *x,
-                                   const int32_t *pos0, int64_t n, int32_t n_tok, float *out, fd_error *err);
+/* out [n_tok, n] = x times the temperature of its position, *pos0 + r + first. */
+typedef struct fd_attn_temperature_rows {
+    float scale;
+    int32_t length, first;
+    const float *x; /* [n_tok, n] */
+    const int32_t *pos0;
+    int64_t n;
+    int32_t n_tok;
+    float *out;
+} fd_attn_temperature_rows;
+fd_code fd_launch_attn_temperature(const fd_launch_context *ctx, const fd_attn_temperature_rows *in, fd_error *err);
 
 #ifdef __cplusplus
 }
