@@ -37,31 +37,20 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_deepseek2 = {
-    .name = "deepseek2",
-    .rope_pairing = FD_ROPE_INTERLEAVED,
-    .list = list,
-    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS |
-             FD_READS_TEMPERATURE | FD_READS_VALUE_LENGTH,
-    .norm = FD_NORM_RMS,
-    .made_keys = "block_count=3 attention.head_count_kv=1 leading_dense_block_count=1 attention.q_lora_rank=96 "
-                 "attention.kv_lora_rank=64 attention.key_length=80 attention.value_length=64 "
-                 "attention.key_length_mla=48 attention.value_length_mla=40 rope.dimension_count=16 expert_count=8 "
-                 "expert_used_count=3 expert_feed_forward_length=256 expert_shared_count=1 expert_gating_func=2 "
-                 "expert_weights_norm=true expert_weights_scale=2.5 expert_group_count=4 expert_group_used_count=2",
-    .made_with = "exp_probs_b.bias",
-};
-const fd_arch fd_arch_mistral4 = {
-    .name = "mistral4",
-    .rope_pairing = FD_ROPE_INTERLEAVED,
-    .list = list,
-    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS |
-             FD_READS_TEMPERATURE | FD_READS_VALUE_LENGTH,
-    .norm = FD_NORM_RMS,
-    .made_keys = "block_count=3 attention.head_count_kv=1 leading_dense_block_count=1 attention.q_lora_rank=96 "
-                 "attention.kv_lora_rank=64 attention.key_length=80 attention.value_length=64 "
-                 "attention.key_length_mla=48 attention.value_length_mla=40 rope.dimension_count=16 expert_count=8 "
-                 "expert_used_count=3 expert_feed_forward_length=256 expert_shared_count=1 expert_gating_func=2 "
-                 "expert_weights_norm=true expert_weights_scale=2.5 expert_group_count=4 expert_group_used_count=2",
-    .made_with = "exp_probs_b.bias",
-};
+#define ARCH(of_name)                                                                                                  \
+    {                                                                                                                  \
+        .name = of_name, .rope_pairing = FD_ROPE_INTERLEAVED, .list = list,                                            \
+        .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS |           \
+                 FD_READS_TEMPERATURE | FD_READS_VALUE_LENGTH,                                                         \
+        .norm = FD_NORM_RMS,                                                                                           \
+        .made_keys =                                                                                                   \
+            "block_count=3 attention.head_count_kv=1 leading_dense_block_count=1 attention.q_lora_rank=96 "            \
+            "attention.kv_lora_rank=64 attention.key_length=80 attention.value_length=64 "                             \
+            "attention.key_length_mla=48 attention.value_length_mla=40 rope.dimension_count=16 expert_count=8 "        \
+            "expert_used_count=3 expert_feed_forward_length=256 expert_shared_count=1 expert_gating_func=2 "           \
+            "expert_weights_norm=true expert_weights_scale=2.5 expert_group_count=4 expert_group_used_count=2",        \
+        .made_with = "exp_probs_b.bias",                                                                               \
+    }
+
+const fd_arch fd_arch_deepseek2 = ARCH("deepseek2");
+const fd_arch fd_arch_mistral4 = ARCH("mistral4");
