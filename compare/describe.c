@@ -52,7 +52,7 @@ static void rope_text(const fd_rope *rope, char *to, size_t size) {
 
 static void scores_text(const fd_graph *graph, const fd_node *node, char *to, size_t size) {
     char window[48] = "", cap[32] = "";
-    if (node->window) snprintf(window, sizeof window, ", window of %d", node->window);
+    if (node->window) snprintf(window, sizeof window, ", %s of %d", node->chunked ? "chunks" : "window", node->window);
     if (node->softcap > 0) snprintf(cap, sizeof cap, ", softcap %g", (double)node->softcap);
     snprintf(to, size, "scale %.9g, %d heads on %d K/V heads%s%s", (double)node->scale, graph->hparams.n_head,
              graph->hparams.n_head_kv, window, cap);

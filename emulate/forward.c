@@ -7,7 +7,6 @@
 
 static const fd_emulate_op ops[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_emulate_##name,
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };

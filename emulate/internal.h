@@ -38,7 +38,6 @@ typedef struct fd_emulate {
 typedef fd_code (*fd_emulate_op)(fd_emulate *e, const fd_op_args *args, fd_error *err);
 #define FD_OP(ENUM, name, n_input, summary)                                                                            \
     fd_code fd_emulate_##name(fd_emulate *e, const fd_op_args *args, fd_error *err);
-#define FD_OP_CPU FD_OP
 #include "model/ops.def"
 #undef FD_OP
 

@@ -86,7 +86,7 @@ fd_code fd_emulate_attn_temperature(fd_emulate *e, const fd_op_args *args, fd_er
     (void)err;
     int64_t n = fd_node_width(args->node);
     for (int32_t p = 0; p < args->n_pos; p++) {
-        float turns = (float)((args->pos0 + p) / args->node->length);
+        float turns = (float)((args->pos0 + p + args->node->first) / args->node->length);
         float factor = fd_round_to(e->class_.tensor, logf(turns + 1.0f) * args->node->scale + 1.0f);
         for (int64_t i = 0; i < n; i++)
             ((float *)args->out)[p * n + i] = ((const float *)args->in[0])[p * n + i] * factor;

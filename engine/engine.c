@@ -6,7 +6,7 @@
 
 #include "engine/devices.h"
 #include "engine/internal.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/scores_wide.h"
 #include "kernels/matmul/matmul.h"
 
 static fd_code flush(fd_exec *exec, fd_error *err) {
@@ -50,14 +50,23 @@ bool fd_engine_available(char *why, size_t size) {
     return false;
 }
 
-static fd_code check_graph(const fd_graph *graph, fd_error *err) {
+/* Fast numerics' attention is one kernel; exact's scores have one for wide heads, its mix takes any. */
+static fd_code check_graph(const fd_graph *graph, int32_t n_ctx, bool fast, fd_error *err) {
+    const int32_t widest = fast ? (int32_t)FD_ATTENTION_MAX_HEAD_DIM : (int32_t)FD_ATTENTION_WIDEST_HEAD;
     FD_TRY(fd_exec_check_graph(graph, err));
     FD_TRY(fd_graph_check_gpu(graph, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (node->op == FD_OP_ATTN_MIX && node->shape[1] > FD_ATTENTION_MAX_HEAD_DIM)
+        if (node->op != FD_OP_ATTN_SCORES) continue;
+        int32_t head_dim = graph->nodes[node->input[1]].shape[1];
+        if (head_dim > widest)
             return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: heads of %d elements, the GPU kernels take %d at most",
-                           node->name, node->shape[1], FD_ATTENTION_MAX_HEAD_DIM);
+                           node->name, head_dim, widest);
+        if (node->chunked && n_ctx > node->window)
+            return fd_fail(
+                err, FD_ERR_UNSUPPORTED,
+                "node %s: chunks of %d positions, the GPU engine takes a context of one; --backend cpu takes %d",
+                node->name, node->window, n_ctx);
     }
     return FD_OK;
 }
@@ -114,7 +123,7 @@ static fd_code check_options(const fd_graph *graph, const fd_engine_options *opt
     if (!fast && options->numerics != FD_NUMERICS_Q8ACT && options->numerics != FD_NUMERICS_EXACT)
         return fd_fail(err, FD_ERR_UNSUPPORTED, "GPU engine: numerics %s, expected exact, q8act or fast",
                        fd_numerics_name(options->numerics));
-    FD_TRY(check_graph(graph, err));
+    FD_TRY(check_graph(graph, options->n_ctx, fast, err));
     return fast ? fd_plan_check_fast(graph, err) : FD_OK;
 }
 

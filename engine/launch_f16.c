@@ -87,7 +87,7 @@ static fd_attn_f16 attention_of(const fd_pass *pass, const fd_item *item) {
                          .n_tok = pass->n_tok,
                          .n_ctx = pass->engine->exec.n_ctx,
                          .pos0 = pass->inputs + FD_INPUT_FIRST,
-                         .window = scores->window,
+                         .window = scores->chunked ? 0 : scores->window,
                          .scale = scores->scale,
                          .softcap = scores->softcap,
                          .sinks = fd_pass_vector(pass, fd_pass_node(pass, item->softmax)->weight[0]),

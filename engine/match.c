@@ -1,6 +1,7 @@
 #include "engine/match.h"
 
 #include "engine/split.h"
+#include "kernels/attention/attention.h"
 
 #include <string.h>
 
@@ -227,14 +228,14 @@ static void match_before_scores(const fd_graph *graph, fd_item *item) {
     }
 }
 
-/* The exact kernels have no window, softcap or sinks, and take both ROPEs and cache writes. */
+/* The exact kernels have no window, softcap, sinks or wide heads, and take both ROPEs and cache writes. */
 static bool match_attn_decode(const fd_matcher *m, int32_t id, fd_item *item) {
     const fd_node *nodes = m->graph->nodes;
     if (!match_scores(m->graph, id, item)) return false;
     match_before_scores(m->graph, item);
     item->kernel = FD_KERNEL_ATTN_DECODE;
-    return item->q_rope >= 0 && item->k_rope >= 0 && nodes[item->scores].window == 0 &&
-           nodes[item->scores].softcap == 0.0f && nodes[item->softmax].weight[0] < 0;
+    return item->q_rope >= 0 && item->k_rope >= 0 && nodes[id].shape[1] <= FD_ATTENTION_MAX_HEAD_DIM &&
+           nodes[item->scores].window == 0 && nodes[item->scores].softcap == 0.0f && nodes[item->softmax].weight[0] < 0;
 }
 
 static bool match_attention_f16(const fd_matcher *m, int32_t id, fd_item *item) {

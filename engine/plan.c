@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/match.h"
+#include "engine/recurrent.h"
 #include "engine/split.h"
 
 /* What each kind of pass may fuse. */
@@ -25,14 +26,14 @@ static const struct policy {
 
 /* ---- rows ---- */
 
-/* Exact: what a cache is made from, which later positions need. Fast: everything up to the last layer's end, whose
+/* Exact: what a cache or a kept state is made from, which later positions need. Fast: everything up to the last layer's end, whose
  * kernels take all rows at once. */
 static void mark_all_rows(const fd_graph *graph, bool fast, bool *all_rows) {
     bool in_layers = false;
     for (int32_t i = graph->n_node - 1; i >= 0; i--) {
         const fd_node *node = &graph->nodes[i];
         in_layers = in_layers || node->layer >= 0;
-        if (fast ? in_layers : node->op == FD_OP_KV_WRITE) all_rows[i] = true;
+        if (fast ? in_layers : node->op == FD_OP_KV_WRITE || fd_recurrent_keeps(graph, node)) all_rows[i] = true;
         for (int k = 0; k < FD_MAX_INPUTS && all_rows[i]; k++)
             if (node->input[k] >= 0) all_rows[node->input[k]] = true;
     }
@@ -185,6 +186,11 @@ bool fd_plan_batches(const fd_plan *plan) {
 fd_code fd_plan_check_fast(const fd_graph *graph, fd_error *err) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
+        if (node->op == FD_OP_KV_WRITE && !fd_node_is_kv_cache(node))
+            return fd_fail(err, FD_ERR_UNSUPPORTED,
+                           "node %s: rows that a state is made of, which fast numerics would round to binary16; exact "
+                           "numerics run it",
+                           node->name);
         bool attention = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
         if (node->override && (attention || node->op == FD_OP_KV_WRITE))
             return fd_fail(err, FD_ERR_UNSUPPORTED,

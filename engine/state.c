@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/internal.h"
+#include "engine/recurrent.h"
 #include "kernels/attention/attention.h"
 
 /* ---- the block ---- */
@@ -23,6 +24,10 @@ static size_t table_bytes(const fd_node *rope, int32_t n_ctx) {
 size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool fast) {
     size_t element = fast ? sizeof(uint16_t) : sizeof(float);
     return fd_align(element * (size_t)n_ctx * (size_t)fd_node_row_stride(kv_write, 0));
+}
+
+size_t fd_kept_bytes(const fd_graph *graph, const fd_node *node, int32_t n_ctx, bool fast) {
+    return node->op == FD_OP_KV_WRITE ? fd_cache_bytes(node, n_ctx, fast) : fd_recurrent_bytes(graph, node);
 }
 
 size_t fd_attention_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {
@@ -47,8 +52,7 @@ fd_state_layout fd_state_lay_out(const fd_graph *graph, int32_t n_ctx, int32_t n
     fd_state_layout l = {0};
     size_t sequences = (size_t)n_seq;
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE)
-            (void)take(&l, fd_cache_bytes(&graph->nodes[i], n_ctx, fast) * sequences);
+        (void)take(&l, fd_kept_bytes(graph, &graph->nodes[i], n_ctx, fast) * sequences);
     l.cache_bytes = l.bytes;
     l.inputs = take(&l, sizeof(int32_t) * (size_t)(FD_INPUT_TOKENS + n_ctx));
     l.batch_inputs = take(&l, sizeof(int32_t) * (FD_INPUT_TOKENS + 3 * sequences));
@@ -109,9 +113,9 @@ fd_code fd_state_make(fd_engine *e, fd_error *err) {
     FD_TRY(fd_device_alloc(&state->fixed, l.bytes, "the K/V cache", err));
     char *base = state->fixed.data, *cache = base;
     for (int32_t i = 0; i < graph->n_node; i++) {
-        if (graph->nodes[i].op != FD_OP_KV_WRITE) continue;
-        state->cache[i] = (float *)(void *)cache;
-        cache += fd_cache_bytes(&graph->nodes[i], e->exec.n_ctx, e->fast) * (size_t)e->exec.n_seq;
+        size_t bytes = fd_kept_bytes(graph, &graph->nodes[i], e->exec.n_ctx, e->fast) * (size_t)e->exec.n_seq;
+        if (bytes > 0) state->cache[i] = (float *)(void *)cache;
+        cache += bytes;
     }
     state->cache_bytes = l.cache_bytes;
     state->inputs = (int32_t *)(void *)(base + l.inputs);

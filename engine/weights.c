@@ -13,9 +13,11 @@ static int uses_of(const fd_graph *graph, int32_t weight) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         bool takes_matrix = node->op == FD_OP_MATMUL || node->op == FD_OP_EMBED || node->op == FD_OP_EXPERT_MATMUL ||
-                            node->op == FD_OP_ADD_POSITION;
+                            node->op == FD_OP_HEAD_MATMUL || node->op == FD_OP_ADD_POSITION;
         bool takes_vector = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM ||
-                            node->op == FD_OP_ADD_VECTOR || node->op == FD_OP_ATTN_SOFTMAX;
+                            node->op == FD_OP_ADD_VECTOR || node->op == FD_OP_MUL_VECTOR || node->op == FD_OP_CONV ||
+                            node->op == FD_OP_SSM_SCAN || node->op == FD_OP_TOKEN_SHIFT ||
+                            node->op == FD_OP_ATTN_SOFTMAX;
         if (node->weight[0] == weight && takes_matrix) uses |= USED_AS_MATRIX;
         /* ROPE's factors go into the tables on the host. */
         if (node->weight[0] == weight && takes_vector) uses |= USED_AS_VECTOR;

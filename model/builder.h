@@ -109,10 +109,14 @@ typedef struct fd_attention_block {
     bool no_rope;       /* neither Q nor K is rotated */
     bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
     fd_rope_factors rope_freqs;
-    int32_t window;      /* as fd_node.window */
-    const fd_rope *rope; /* how Q and K are rotated; NULL: as the file says for all layers */
-    float softcap;       /* as fd_node.softcap */
-    float scale;         /* of scores; 0: 1/sqrt(head_dim) */
+    int32_t window;            /* as fd_node.window */
+    bool chunked;              /* as fd_node.chunked */
+    bool qk_unit_norm;         /* heads of Q and K normed without weights after the rotation */
+    bool no_temperature;       /* Q keeps its size in this layer, whatever the file's temperature */
+    int32_t temperature_first; /* added to the position */
+    const fd_rope *rope;       /* how Q and K are rotated; NULL: as the file says for all layers */
+    float softcap;             /* as fd_node.softcap */
+    float scale;               /* of scores; 0: 1/sqrt(head_dim) */
 } fd_attention_block;
 
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
@@ -146,7 +150,8 @@ int32_t fd_build_kv_write(fd_builder *builder, int32_t layer, const char *name, 
 int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int32_t cache_k,
                              const fd_attention_block *how);
 int32_t fd_build_attn_alibi(fd_builder *builder, int32_t layer, int32_t scores);
-int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, const char *name, int32_t q);
+/* `first` is added to the position. */
+int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, const char *name, int32_t q, int32_t first);
 int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
 /* Elements [first, first + n) of each head; heads of `a`, each followed by the same one of `b`, or by its only one; a
@@ -225,6 +230,16 @@ void fd_build_logits_normed(fd_builder *builder, int32_t x, const char *norm_wei
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
 
+/* Latent attention (model/arch/mla.c): its sizes, from attention.*, and what is to be added to the stream. */
+typedef struct fd_mla {
+    int32_t q_rank, kv_rank;         /* q_rank 0: Q is not compressed */
+    int32_t n_nope, n_rope, n_value; /* of each head: elements of Q and K without and with rotation, of V */
+    bool absorbed;                   /* what is cached stays compressed */
+    fd_attention_block how;          /* its scale and its factors of RoPE are read */
+} fd_mla;
+fd_mla fd_read_mla(fd_builder *builder);
+int32_t fd_build_mla(fd_builder *builder, int32_t layer, int32_t x, const fd_mla *mla);
+
 /* State-space layers (model/arch/mamba.c): their sizes, from ssm.*, and what is to be added to the stream. */
 typedef struct fd_ssm {
     int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
@@ -249,6 +264,9 @@ fd_experts_block fd_experts_of_file(const fd_builder *builder);
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+/* `experts`, what the chosen ones gave, plus what the shared ones give. */
+int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts,
+                                const fd_experts_block *how);
 /* Reads nextn_predict_layers: the file's last layers, which predict further tokens, are not run. */
 void fd_build_skip_further_tokens(fd_builder *builder);
 /* The same, then ffn_*_shexp, which every token uses, where h->n_ff_shared is more than 0; a plain FFN in the first

@@ -38,6 +38,7 @@ int32_t fd_build_attn_scores(fd_builder *b, int32_t layer, int32_t q, int32_t ca
     node.scale = how->scale > 0.0f ? how->scale : 1.0f / sqrtf((float)b->h->head_dim);
     node.softcap = how->softcap;
     node.window = how->window;
+    node.chunked = how->chunked;
     return add_node(b, node);
 }
 
@@ -48,10 +49,11 @@ int32_t fd_build_attn_alibi(fd_builder *b, int32_t layer, int32_t scores) {
     return add_node(b, node);
 }
 
-int32_t fd_build_attn_temperature(fd_builder *b, int32_t layer, const char *name, int32_t q) {
+int32_t fd_build_attn_temperature(fd_builder *b, int32_t layer, const char *name, int32_t q, int32_t first) {
     fd_node node = like_input(b, FD_OP_ATTN_TEMPERATURE, layer, name, q, -1);
     node.scale = b->h->temperature_scale;
     node.length = b->h->temperature_length;
+    node.first = first;
     return add_node(b, node);
 }
 

@@ -8,7 +8,6 @@
 
 static const char *const op_names[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = #name,
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };
@@ -67,21 +66,12 @@ fd_code fd_graph_set_kv_types(fd_graph *graph, const char *text, fd_error *err) 
 }
 
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
-    static const bool has_kernel[FD_OP_COUNT] = {
-#define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = true,
-#include "model/ops.def"
-#undef FD_OP
-    };
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->kv_type != FD_F32)
             return fd_fail(err, FD_ERR_UNSUPPORTED,
                            "node %s: the GPU engine keeps no cache of type %s; --backend cpu does", node->name,
                            fd_dtype_get(node->kv_type)->name);
-        bool norms_groups = node->op == FD_OP_RMS_NORM && graph->weights[node->weight[0]].n_row > 1;
-        if (!has_kernel[node->op] || node->n_group > 0 || norms_groups)
-            return fd_fail(err, FD_ERR_UNSUPPORTED, "node %s: no GPU kernel computes %s%s yet; --backend cpu does",
-                           node->name, fd_op_name(node->op), node->n_group > 0 || norms_groups ? " in groups" : "");
     }
     return FD_OK;
 }

@@ -8,10 +8,10 @@
 
 #include "base/status.h"
 #include "model/gguf/gguf.h"
+#include "numerics/contract.h"
 
 typedef enum fd_op {
 #define FD_OP(ENUM, name, n_input, summary) FD_OP_##ENUM,
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
     FD_OP_COUNT
@@ -130,12 +130,13 @@ typedef struct fd_node {
     float scale;                   /* ATTN_SCORES, SCALE, GATED_DELTA; EXPERT_WEIGHTS: 1 when none */
     float softcap;                 /* SOFTCAP; ATTN_SCORES: after the scale, 0: none */
     int32_t window;                /* ATTN_SCORES: a query at p sees p - window + 1 … p; 0: all up to p */
+    bool chunked;                  /* ATTN_SCORES: it sees those of its chunk alone, p - p % window … p */
     float slope, limit;            /* SWIGLU_CLAMP; CLAMP: limit alone */
     float max_bias;                /* ATTN_ALIBI: fd_alibi_slope */
-    int32_t length;                /* ATTN_TEMPERATURE: positions until it rises, with scale */
+    int32_t length;                /* ATTN_TEMPERATURE: positions until it rises, with scale, counted from -first */
     fd_gating gating;              /* EXPERT_WEIGHTS */
     int32_t n_group, n_group_used; /* TOP_K: of the groups with the largest sums of two elements alone; 0: no groups */
-    int32_t first;                 /* SLICE: of the elements of a head */
+    int32_t first;                 /* SLICE: of the elements of a head; ATTN_TEMPERATURE: added to the position */
     fd_rope rope;                  /* ROPE */
     int32_t row_offset;            /* KV_WRITE: rows are written at pos + row_offset; 0 in every real model */
     uint32_t kv_type;              /* KV_WRITE: fd_dtype that rows are rounded to; FD_F32: they stay as they are */
@@ -195,7 +196,7 @@ void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 fd_code fd_graph_set_kv_types(fd_graph *graph, const char *types, fd_error *err);
 fd_code fd_kv_types_parse(const char *types, uint32_t *k, uint32_t *v, fd_error *err);
 
-/* FD_ERR_UNSUPPORTED for a graph with an op that no GPU kernel computes, named. */
+/* FD_ERR_UNSUPPORTED for a graph with a node that no GPU kernel computes, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */
@@ -203,7 +204,13 @@ fd_code fd_graph_validate(const fd_graph *graph, fd_error *err);
 
 /* First position that a query at `pos` sees: scores before it are -inf. */
 static inline int32_t fd_node_first_seen(const fd_node *scores, int32_t pos) {
-    return scores->window > 0 && pos >= scores->window ? pos - scores->window + 1 : 0;
+    if (scores->window == 0 || pos < scores->window) return 0;
+    return scores->chunked ? pos - pos % scores->window : pos - scores->window + 1;
+}
+
+/* ATTN_TEMPERATURE's factor at a position. */
+static inline double fd_node_temperature(const fd_node *node, int64_t pos) {
+    return fd_attn_temperature(pos + node->first, node->length, node->scale);
 }
 
 /* The expert that a real names, -1 when it is none of [0, n): ids are recorded as reals, and a trace may hold any. */

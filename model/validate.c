@@ -223,7 +223,6 @@ static const struct {
     fd_code (*check)(const fd_checker *);
 } rules[FD_OP_COUNT] = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = {n_input, fd_check_##name},
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };

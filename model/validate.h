@@ -19,7 +19,6 @@ fd_code fd_checker_weight(const fd_checker *c, int i, int64_t n_row, int64_t n_c
 
 /* A rule for each op of ops.def, and those that several share. */
 #define FD_OP(ENUM, name, n_input, summary) fd_code fd_check_##name(const fd_checker *c);
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 fd_code fd_check_elementwise(const fd_checker *c);

@@ -103,7 +103,6 @@ COST(wkv7, per_state(args))
 fd_ref_cost fd_ref_cost_of(const fd_op_args *args) {
     static fd_ref_cost (*const of[FD_OP_COUNT])(const fd_op_args *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = cost_##name,
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
     };

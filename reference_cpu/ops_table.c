@@ -3,14 +3,12 @@
 #include "reference_cpu/real.h"
 
 #define FD_OP(ENUM, name, n_input, summary) void REF(name)(const fd_op_args *args, int64_t begin, int64_t end);
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 
 extern const fd_ref_ops REF(ops);
 const fd_ref_ops REF(ops) = {{
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = REF(name),
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 }};

@@ -58,7 +58,7 @@ void REF(attn_temperature)(const fd_op_args *args, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
         const real *x = (const real *)args->in[0] + row * n;
         real *y = (real *)args->out + row * n;
-        real factor = (real)fd_attn_temperature(args->pos0 + row, args->node->length, args->node->scale);
+        real factor = (real)fd_node_temperature(args->node, args->pos0 + row);
         for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
     }
 }

@@ -6,6 +6,7 @@
 #define FD_REFERENCE_CPU_REAL_H
 
 #include "numerics/contract.h"
+#include "numerics/softplus.h"
 #include "reference_cpu/ops.h"
 
 #define FD_PASTE4_(a, b, c, d) a##_##b##_##c##_##d
@@ -81,9 +82,8 @@ static inline real real_sigmoid(real x) {
 static inline real real_softcap(real x, real cap) {
     return fd_softcap32(x, cap);
 }
-/* Beyond 20 the 1 is less than half an ulp; NaN stays NaN. */
 static inline real real_softplus(real x) {
-    return !(x <= 20) ? x : (float)fd_log64(1.0 + (double)fd_exp32(x));
+    return fd_softplus32(x);
 }
 
 #endif

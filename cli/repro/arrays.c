@@ -108,7 +108,7 @@ fd_code fd_repro_write_l2_norm(fd_repro *r, fd_error *err) {
 fd_code fd_repro_write_one(fd_repro *r, fd_error *err) {
     const fd_node *node = r->node;
     float factor = node->scale;
-    if (node->op == FD_OP_ATTN_TEMPERATURE) factor = (float)fd_attn_temperature(r->pos, node->length, node->scale);
+    if (node->op == FD_OP_ATTN_TEMPERATURE) factor = (float)fd_node_temperature(node, r->pos);
     fd_repro_add_size(r, "SCALE", (double)factor);
     fd_repro_add_size(r, "CAP", (double)node->softcap);
     fd_repro_add_size(r, "LIMIT", (double)node->limit);

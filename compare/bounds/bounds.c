@@ -7,7 +7,6 @@
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_bound_##name,
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 };

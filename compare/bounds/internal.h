@@ -30,7 +30,6 @@ typedef struct fd_bound_work {
 } fd_bound_work;
 
 #define FD_OP(ENUM, name, n_input, summary) void fd_bound_##name(const fd_bound_work *work);
-#define FD_OP_CPU                           FD_OP
 #include "model/ops.def"
 #undef FD_OP
 

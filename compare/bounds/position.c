@@ -77,7 +77,7 @@ void fd_bound_attn_alibi(const fd_bound_work *work) {
 void fd_bound_attn_temperature(const fd_bound_work *work) {
     int64_t n = work->stride;
     for (int64_t p = 0; p < work->op->n_pos; p++) {
-        double factor = fd_attn_temperature(work->op->pos0 + p, work->node->length, work->node->scale);
+        double factor = fd_node_temperature(work->node, work->op->pos0 + p);
         for (int64_t i = p * n; i < (p + 1) * n; i++)
             work->tau[i] = fabs(factor) * work->e[0][i] + 6 * work->c->u_op * fabs(work->y[i]);
     }

@@ -96,14 +96,18 @@ static void fill_params(const fd_graph *graph, const fd_node *node, char *out, s
     size_t at = 0;
     switch (node->op) {
     case FD_OP_ATTN_ALIBI: snprintf(out, size, "max_bias=%.9g", (double)node->max_bias); break;
-    case FD_OP_ATTN_TEMPERATURE: snprintf(out, size, "scale=%.9g length=%d", (double)node->scale, node->length); break;
+    case FD_OP_ATTN_TEMPERATURE:
+        at = (size_t)snprintf(out, size, "scale=%.9g length=%d", (double)node->scale, node->length);
+        if (node->first) snprintf(out + at, size - at, " first=%d", node->first);
+        break;
     case FD_OP_CLAMP: snprintf(out, size, "limit=%.9g", (double)node->limit); break;
     case FD_OP_LAYER_NORM:
     case FD_OP_L2_NORM:
     case FD_OP_RMS_NORM: snprintf(out, size, "eps=%.9g", (double)node->eps); break;
     case FD_OP_ATTN_SCORES:
         at = (size_t)snprintf(out, size, "scale=%.9g", (double)node->scale);
-        if (node->window) at += (size_t)snprintf(out + at, size - at, " window=%d", node->window);
+        if (node->window)
+            at += (size_t)snprintf(out + at, size - at, " %s=%d", node->chunked ? "chunk" : "window", node->window);
         if (node->softcap > 0.0f) snprintf(out + at, size - at, " softcap=%.9g", (double)node->softcap);
         break;
     case FD_OP_GATED_DELTA: snprintf(out, size, "scale=%.9g", (double)node->scale); break;

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/dot.cuh"
 #include "kernels/attention/mix_tile.cuh"
+#include "kernels/attention/scores_wide.h"
 #include "kernels/attention/scores_tile.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
@@ -57,6 +58,8 @@ fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *
     if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_kv < 1 || n_query > 65535 * QUERIES)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_scores: %d heads over %d, %d rows, %d positions", shape->n_head,
                        shape->n_head_kv, shape->n_tok, shape->n_kv);
+    if (shape->head_dim > FD_ATTENTION_MAX_HEAD_DIM)
+        return fd_launch_attn_scores_wide(ctx, shape, q, cache_k, scale, scores, err);
     if (n_query >= SCORES_LEAST_ROWS && scores_tile_takes(shape)) {
         const dim3 tiles(fd_blocks(shape->n_kv, SCORES_TILE), (unsigned)shape->n_head_kv,
                          fd_blocks(n_query, SCORES_TILE));

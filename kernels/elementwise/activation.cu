@@ -3,6 +3,7 @@
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 #include "numerics/contract.h"
+#include "numerics/softplus.h"
 
 struct silu_mul_of {
     __device__ __forceinline__ float operator()(float gate, float up) const { return fd_silu32(gate) * up; }
@@ -37,6 +38,15 @@ struct relu_squared_of {
 };
 struct sigmoid_of {
     __device__ __forceinline__ float operator()(float x, float) const { return fd_sigmoid32(x); }
+};
+struct silu_of {
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_silu32(x); }
+};
+struct softplus_of {
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_softplus32(x); }
+};
+struct exp_of {
+    __device__ __forceinline__ float operator()(float x, float) const { return fd_exp32(x); }
 };
 struct clamp_of {
     float limit;
@@ -124,6 +134,9 @@ fd_code fd_launch_activation(const fd_launch_context *ctx, fd_activation_kind ki
     case FD_ACTIVATION_GELU: return launch(ctx, "gelu", gelu_of(), {x, x, n, out}, err);
     case FD_ACTIVATION_RELU_SQUARED: return launch(ctx, "relu_squared", relu_squared_of(), {x, x, n, out}, err);
     case FD_ACTIVATION_SIGMOID: return launch(ctx, "sigmoid", sigmoid_of(), {x, x, n, out}, err);
+    case FD_ACTIVATION_SILU: return launch(ctx, "silu", silu_of(), {x, x, n, out}, err);
+    case FD_ACTIVATION_SOFTPLUS: return launch(ctx, "softplus", softplus_of(), {x, x, n, out}, err);
+    case FD_ACTIVATION_EXP: return launch(ctx, "exp", exp_of(), {x, x, n, out}, err);
     case FD_ACTIVATION_CLAMP: break;
     }
     return launch(ctx, "clamp", clamp_of{limit}, {x, x, n, out}, err);

@@ -1,5 +1,5 @@
-/* Ops element by element: SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP.
- * All pointers are device memory; an output may be an input. */
+/* Ops element by element: SILU_MUL, GELU_MUL, SWIGLU_CLAMP, ADD, SCALE, SOFTCAP, GELU, RELU_SQUARED, SIGMOID, CLAMP,
+ * SILU, SOFTPLUS, EXP. All pointers are device memory; an output may be an input. */
 #ifndef FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 #define FD_KERNELS_ELEMENTWISE_ACTIVATION_H
 
@@ -37,6 +37,9 @@ typedef enum fd_activation_kind {
     FD_ACTIVATION_GELU,
     FD_ACTIVATION_RELU_SQUARED, /* max(x, 0)² */
     FD_ACTIVATION_SIGMOID,
+    FD_ACTIVATION_SILU,
+    FD_ACTIVATION_SOFTPLUS,
+    FD_ACTIVATION_EXP,
     FD_ACTIVATION_CLAMP, /* x within ± limit */
 } fd_activation_kind;
 

@@ -30,18 +30,38 @@ fd_code fd_launch_add_position(const fd_launch_context *ctx, const fd_device_mat
     });
 }
 
-__global__ void __launch_bounds__(256) add_vector(const float *vector, const float *x, int64_t n, float *out) {
+struct sum_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct product_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a * b; }
+};
+
+template <class Op>
+__global__ void __launch_bounds__(256) with_vector(Op op, const float *vector, const float *x, int64_t n, float *out) {
     fd_pdl_launch_dependents();
     fd_pdl_wait();
     const int64_t first = (int64_t)blockIdx.x * n;
-    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[first + k] = x[first + k] + vector[k];
+    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[first + k] = op(x[first + k], vector[k]);
+}
+
+static fd_code check_vector(const char *name, int64_t n, int32_t n_tok, fd_error *err) {
+    if (n_tok >= 1 && n >= 1) return FD_OK;
+    return fd_fail(err, FD_ERR_INPUT, "kernel %s: %d rows of %lld", name, n_tok, (long long)n);
 }
 
 fd_code fd_launch_add_vector(const fd_launch_context *ctx, const float *vector, const float *x, int64_t n,
                              int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok < 1 || n < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel add_vector: %d rows of %lld", n_tok, (long long)n);
-    return fd_launch(ctx, "add_vector", add_vector, dim3((unsigned)n_tok), 256, 0, err, vector, x, n, out);
+    FD_TRY(check_vector("add_vector", n, n_tok, err));
+    return fd_launch(ctx, "add_vector", with_vector<sum_of>, dim3((unsigned)n_tok), 256, 0, err, sum_of(), vector, x, n,
+                     out);
+}
+
+fd_code fd_launch_mul_vector(const fd_launch_context *ctx, const float *vector, const float *x, int64_t n,
+                             int32_t n_tok, float *out, fd_error *err) {
+    FD_TRY(check_vector("mul_vector", n, n_tok, err));
+    return fd_launch(ctx, "mul_vector", with_vector<product_of>, dim3((unsigned)n_tok), 256, 0, err, product_of(),
+                     vector, x, n, out);
 }
 
 /* A block a head of a row; one thread makes the slope. */
@@ -68,23 +88,21 @@ fd_code fd_launch_attn_alibi(const fd_launch_context *ctx, float max_bias, int32
 }
 
 /* A block a row; one thread makes the factor. */
-__global__ void __launch_bounds__(256)
-    attn_temperature(float scale, int32_t length, const float *x, const int32_t *pos0, int64_t n, float *out) {
+__global__ void __launch_bounds__(256) attn_temperature(const __grid_constant__ fd_attn_temperature_rows in) {
     __shared__ float made;
     fd_pdl_launch_dependents();
     fd_pdl_wait();
-    const int64_t first = (int64_t)blockIdx.x * n;
-    if (threadIdx.x == 0) made = (float)fd_attn_temperature(*pos0 + (int64_t)blockIdx.x, length, scale);
+    const int64_t first = (int64_t)blockIdx.x * in.n;
+    if (threadIdx.x == 0)
+        made = (float)fd_attn_temperature(*in.pos0 + (int64_t)blockIdx.x + in.first, in.length, in.scale);
     __syncthreads();
     const float factor = made;
-    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) out[first + k] = x[first + k] * factor;
+    for (int64_t k = threadIdx.x; k < in.n; k += blockDim.x) in.out[first + k] = in.x[first + k] * factor;
 }
 
-fd_code fd_launch_attn_temperature(const fd_launch_context *ctx, float scale, int32_t length, const float *x,
-                                   const int32_t *pos0, int64_t n, int32_t n_tok, float *out, fd_error *err) {
-    if (n_tok < 1 || n < 1 || length < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel attn_temperature: %d rows of %lld, length %d", n_tok, (long long)n,
-                       length);
-    return fd_launch(ctx, "attn_temperature", attn_temperature, dim3((unsigned)n_tok), 256, 0, err, scale, length, x,
-                     pos0, n, out);
+fd_code fd_launch_attn_temperature(const fd_launch_context *ctx, const fd_attn_temperature_rows *in, fd_error *err) {
+    if (in->n_tok < 1 || in->n < 1 || in->length < 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel attn_temperature: %d rows of %lld, length %d", in->n_tok,
+                       (long long)in->n, in->length);
+    return fd_launch(ctx, "attn_temperature", attn_temperature, dim3((unsigned)in->n_tok), 256, 0, err, *in);
 }

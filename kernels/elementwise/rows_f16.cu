@@ -24,11 +24,11 @@ __device__ __forceinline__ void store(const fd_f16_out &out, int64_t at, const f
 
 /* A block norms a row: 256 partial sums, added within warps, then over warps. */
 __global__ void __launch_bounds__(256)
-    rms_norm_f16(const float *x, int64_t n, const float *weight, float eps, fd_f16_out out) {
+    rms_norm_f16(const float *x, int64_t n, const float *weights, int n_weight_row, float eps, fd_f16_out out) {
     __shared__ float partial[8];
     fd_pdl_launch_dependents();
     fd_pdl_wait();
-    const float *row = x + blockIdx.x * n;
+    const float *row = x + blockIdx.x * n, *weight = weights + (int64_t)((int)blockIdx.x % n_weight_row) * n;
     float sum = 0.0f;
     if (n % 4 == 0) {
         for (int64_t k = threadIdx.x * 4; k < n; k += 1024) {
@@ -57,7 +57,7 @@ fd_code fd_launch_rms_norm_f16(const fd_launch_context *ctx, const fd_rms_norm *
     if (in->n_tok < 1 || in->n < 1 || (!out.half && !out.real))
         return fd_fail(err, FD_ERR_INPUT, "kernel rms_norm_f16: %d rows of %lld", in->n_tok, (long long)in->n);
     return fd_launch(ctx, "rms_norm_f16", rms_norm_f16, dim3((unsigned)in->n_tok), 256, 0, err, in->x, in->n,
-                     in->weight, in->eps, out);
+                     in->weight, in->n_weight_row > 1 ? in->n_weight_row : 1, in->eps, out);
 }
 
 /* gelu in its tanh form is g·σ(2v), v = √(2/π)·(g + 0.044715 g³). */

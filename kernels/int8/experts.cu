@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(EXPERT_WARPS * 32) q8_expert_matmul(const __gr
 
     const int64_t wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 4;
     const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1; /* lanes past the last row read it again */
-    const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
+    const int64_t expert = fd_expert_of_item(a, item);
     const uint8_t *row =
         (const uint8_t *)a.weight.data + ((expert < 0 ? 0 : expert) * a.n_out + o) * a.weight.row_bytes;
     const uint8_t *scales = row + a.weight.scale_offset;

@@ -37,20 +37,46 @@ __device__ __forceinline__ bool comes_before(const float *x, int64_t a, int64_t 
     return nan_a != nan_b ? nan_b : a < b;
 }
 
+/* Which groups of a row may be chosen from, a bit each. */
+__device__ __forceinline__ uint64_t open_groups(const float *x, const fd_top_k &in) {
+    const int each = (int)(in.n / in.n_group);
+    float sum[FD_TOP_K_MAX_GROUPS];
+    uint64_t open = 0;
+    for (int g = 0; g < in.n_group; g++) {
+        const float *group = x + (int64_t)g * each;
+        int best = 0, second = -1;
+        for (int i = 1; i < each; i++)
+            if (comes_before(group, i, best))
+                second = best, best = i;
+            else if (second < 0 || comes_before(group, i, second))
+                second = i;
+        sum[g] = group[best] + group[second];
+    }
+    for (int g = 0; g < in.n_group; g++) {
+        int better = 0;
+        for (int i = 0; i < in.n_group; i++) better += i != g && comes_before(sum, i, g);
+        if (better < in.n_group_used) open |= (uint64_t)1 << g;
+    }
+    return open;
+}
+
 /* A thread a row: a selection by insertion. */
-__global__ void __launch_bounds__(32) top_k(const float *rows, int64_t n_row, int64_t n, int32_t k, float *ids) {
+__global__ void __launch_bounds__(32) top_k(const __grid_constant__ fd_top_k in) {
     fd_pdl_launch_dependents();
     fd_pdl_wait();
     const int64_t row = (int64_t)blockIdx.x * 32 + threadIdx.x;
-    if (row >= n_row) return;
-    const float *x = rows + row * n;
-    float *id = ids + row * k;
+    if (row >= in.n_row) return;
+    const float *x = in.x + row * in.n;
+    const int64_t each = in.n_group > 0 ? in.n / in.n_group : in.n;
+    const uint64_t open = in.n_group > 0 ? open_groups(x, in) : 1;
+    float *id = in.ids + row * in.k;
     int kept = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < in.n; i++) {
         int at = kept;
+        if (!(open >> (i / each) & 1)) continue;
         while (at > 0 && comes_before(x, i, (int64_t)id[at - 1])) at--;
-        if (at == k) continue;
-        if (kept < k) kept++;
+        if (at == in.k) continue;
+        if (kept < in.k) kept++;
         for (int m = kept - 1; m > at; m--) id[m] = id[m - 1];
         id[at] = (float)i;
     }
@@ -87,7 +113,7 @@ __global__ void __launch_bounds__(256) expert_matmul(const __grid_constant__ fd_
     fd_pdl_wait();
     const int64_t item = blockIdx.y, wanted = (int64_t)blockIdx.x * EXPERT_ROWS + threadIdx.x / 8;
     const int64_t o = wanted < a.n_out ? wanted : a.n_out - 1, n_col = a.weight.n_col;
-    const int64_t expert = fd_expert_id(a.ids[item], a.weight.n_row / a.n_out);
+    const int64_t expert = fd_expert_of_item(a, item);
     const float *x = a.x + (a.x_each ? item : item / a.k) * n_col;
     const int lane = (int)threadIdx.x % 8, n_unit = Format::units_of(n_col);
     const uint32_t magic = fd_opaque_magic();
@@ -141,11 +167,12 @@ fd_code fd_launch_softmax(const fd_launch_context *ctx, const float *x, int64_t 
     return fd_launch(ctx, "softmax", softmax, dim3((unsigned)n_row), 32, 0, err, x, n, out);
 }
 
-fd_code fd_launch_top_k(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
-                        fd_error *err) {
-    FD_TRY(check("top_k", n_row, n, k, err));
-    if (k > n) return fd_fail(err, FD_ERR_INPUT, "kernel top_k: %d of %lld", k, (long long)n);
-    return fd_launch(ctx, "top_k", top_k, dim3(fd_blocks(n_row, 32)), 32, 0, err, x, n_row, n, k, ids);
+fd_code fd_launch_top_k(const fd_launch_context *ctx, const fd_top_k *in, fd_error *err) {
+    FD_TRY(check("top_k", in->n_row, in->n, in->k, err));
+    if (in->k > in->n) return fd_fail(err, FD_ERR_INPUT, "kernel top_k: %d of %lld", in->k, (long long)in->n);
+    if (in->n_group > 0 && (in->n_group > FD_TOP_K_MAX_GROUPS || in->n % in->n_group != 0 || in->n < 2 * in->n_group))
+        return fd_fail(err, FD_ERR_INPUT, "kernel top_k: %lld elements in %d groups", (long long)in->n, in->n_group);
+    return fd_launch(ctx, "top_k", top_k, dim3(fd_blocks(in->n_row, 32)), 32, 0, err, *in);
 }
 
 fd_code fd_launch_expert_weights(const fd_launch_context *ctx, const fd_expert_weights *in, fd_error *err) {

@@ -14,9 +14,18 @@ extern "C" {
 fd_code fd_launch_softmax(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, float *out,
                           fd_error *err);
 
-/* ids [n_row, k] of the k largest of x [n_row, n], largest first; of equal ones the lower first, NaN last. k ≤ n. */
-fd_code fd_launch_top_k(const fd_launch_context *ctx, const float *x, int64_t n_row, int64_t n, int32_t k, float *ids,
-                        fd_error *err);
+enum { FD_TOP_K_MAX_GROUPS = 64 };
+
+/* ids of the k largest of each row, largest first; of equal ones the lower first, NaN last. k ≤ n. In groups: of the
+ * elements of the n_group_used groups alone whose two largest elements have the largest sums. */
+typedef struct fd_top_k {
+    const float *x; /* [n_row, n] */
+    int64_t n_row, n;
+    int32_t k;
+    int32_t n_group, n_group_used; /* of n / n_group ≥ 2 elements each; 0: no groups */
+    float *ids;                    /* [n_row, k] */
+} fd_top_k;
+fd_code fd_launch_top_k(const fd_launch_context *ctx, const fd_top_k *in, fd_error *err);
 
 typedef enum fd_expert_gating { FD_EXPERTS_GATHER, FD_EXPERTS_NORMALISED, FD_EXPERTS_SOFTMAX } fd_expert_gating;
 
@@ -39,7 +48,7 @@ typedef struct fd_expert_matmul {
     int64_t n_out;
     const float *x;   /* [n_row, n_col], or [n_row, k, n_col] with x_each */
     bool x_each;      /* each rank has its own x */
-    const float *ids; /* [n_row, k] */
+    const float *ids; /* [n_row, k]; NULL: rank r takes matrix r (HEAD_MATMUL) */
     int64_t n_row;
     int32_t k;
     float *out; /* [n_row, k, n_out] */

@@ -1,4 +1,6 @@
 /* The blocks that decoder architectures share. */
+#include <math.h>
+
 #include "model/builder.h"
 
 /* Q, K or V, as rows of one fused matrix where the file has that. */
@@ -43,6 +45,14 @@ static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both) {
     return fd_build_mul(b, layer, "attn_gated", out, x);
 }
 
+/* RMS norm of each head without a weight: √n times the norm by Σx² + n·eps. */
+static int32_t unit_norm(fd_builder *b, int32_t layer, const projection *p, int32_t x) {
+    const float n = (float)b->h->head_dim;
+    const bool is_q = p->first == 0;
+    x = fd_build_l2_norm(b, layer, is_q ? "attn_q_unit" : "attn_k_unit", x, n * b->h->rms_eps);
+    return fd_build_scale(b, layer, p->norm, x, sqrtf(n));
+}
+
 /* Rotation, and what an architecture has after it. */
 static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
     bool is_q = p->first == 0;
@@ -50,7 +60,9 @@ static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t
     if (!how->no_rope && how->rope && b->code == FD_OK) b->graph->nodes[x].rope = *how->rope;
     if (how->qk_norm_row) fd_build_heads(b, x, p->n_head);
     if (how->qk_norm_after) x = fd_build_norm(b, layer, p->norm, p->norm, x);
-    if (is_q && b->h->temperature_scale != 0.0f) x = fd_build_attn_temperature(b, layer, "attn_q_temperature", x);
+    if (how->qk_unit_norm) x = unit_norm(b, layer, p, x);
+    if (is_q && b->h->temperature_scale != 0.0f && !how->no_temperature)
+        x = fd_build_attn_temperature(b, layer, "attn_q_temperature", x, how->temperature_first);
     return x;
 }
 

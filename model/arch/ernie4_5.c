@@ -1,6 +1,7 @@
 /* ernie4_5: as llama; the dense ones. ernie4_5-moe has after the first layers, in every interleave_moe_layer_step-th, a
  * mixture of experts chosen with a bias that only the choice sees, and shared experts.
- * Source: Baidu, ERNIE 4.5, 2025, and transformers' Ernie4_5Model and Ernie4_5_MoeModel. */
+ * paddleocr, for text, is the dense one with RoPE on halves, in M-RoPE's sections.
+ * Source: Baidu, ERNIE 4.5 and PaddleOCR-VL, 2025, and transformers' Ernie4_5Model and Ernie4_5_MoeModel. */
 #include "model/builder.h"
 
 static void list(fd_builder *b) {
@@ -26,6 +27,18 @@ static void list_experts(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
+static void list_with_images(fd_builder *b) {
+    fd_read_rope_sections(b);
+    list(b);
+}
+
+const fd_arch fd_arch_paddleocr = {
+    .name = "paddleocr",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list_with_images,
+    .norm = FD_NORM_RMS,
+    .made_keys = "rope.dimension_sections=16,8,8,0",
+};
 const fd_arch fd_arch_ernie4_5 = {
     .name = "ernie4_5",
     .rope_pairing = FD_ROPE_INTERLEAVED,

@@ -53,8 +53,7 @@ void fd_build_skip_further_tokens(fd_builder *b) {
     b->graph->hparams.n_layer -= n_further;
 }
 
-/* Added to what the experts gave. */
-static int32_t shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, const fd_experts_block *how) {
+int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, const fd_experts_block *how) {
     const fd_hparams *h = b->h;
     const bool gated = fd_is_gated(how->activation);
     int32_t gate = -1, act;
@@ -81,5 +80,5 @@ fd_experts_block fd_experts_of_file(const fd_builder *b) {
 int32_t fd_build_mixture(fd_builder *b, int32_t layer, int32_t x, const fd_experts_block *how) {
     if (layer < b->h->n_layer_dense || b->h->n_expert == 0) return fd_build_ffn(b, layer, x, how->activation);
     int32_t out = fd_build_experts(b, layer, x, how);
-    return b->h->n_ff_shared > 0 ? shared_experts(b, layer, x, out, how) : out;
+    return b->h->n_ff_shared > 0 ? fd_build_shared_experts(b, layer, x, out, how) : out;
 }

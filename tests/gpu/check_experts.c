@@ -45,7 +45,8 @@ static void check_router(gpu_test *test) {
     for (int32_t r = 0; r < ROWS; r++) host_softmax(x + r * EXPERTS, EXPERTS, expected + r * EXPERTS);
     gpu_expect_equal(test, "softmax_of_rows", expected, found, ROWS * EXPERTS);
 
-    gpu_must(fd_launch_top_k(&test->queue, dx, ROWS, EXPERTS, CHOSEN, dids, &err), &err);
+    fd_top_k top_k = {.x = dx, .n_row = ROWS, .n = EXPERTS, .k = CHOSEN, .ids = dids};
+    gpu_must(fd_launch_top_k(&test->queue, &top_k, &err), &err);
     gpu_download(test, dids, found, ROWS * CHOSEN);
     for (int32_t r = 0; r < ROWS; r++) host_top_k(x + r * EXPERTS, ids + r * CHOSEN);
     gpu_expect_equal(test, "top_k_of_rows", ids, found, ROWS * CHOSEN);

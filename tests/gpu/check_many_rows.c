@@ -112,7 +112,8 @@ static void check_add_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     float *sum = gpu_poisoned(test, count), *out = gpu_poisoned(test, count);
     float *sum_alone = gpu_poisoned(test, count), *out_alone = gpu_poisoned(test, count);
     gpu_must(fd_launch_add(&test->queue, a, b, (int64_t)count, sum_alone, &err), &err);
-    fd_rms_norm of_sum = {sum_alone, w, 1e-6f, n_tok, n}, of_a = {a, w, 1e-6f, n_tok, n};
+    fd_rms_norm of_sum = {.x = sum_alone, .weight = w, .eps = 1e-6f, .n_tok = n_tok, .n = n}, of_a = of_sum;
+    of_a.x = a;
     gpu_must(fd_launch_rms_norm(&test->queue, &of_sum, out_alone, &err), &err);
     gpu_must(fd_launch_add_rms_norm(&test->queue, &of_a, b, sum, out, &err), &err);
     snprintf(name, sizeof name, "add_rms_norm_sum_%d_rows_of_%lld", n_tok, (long long)n);

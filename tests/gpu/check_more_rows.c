@@ -136,7 +136,7 @@ static void check_alibi(gpu_test *test, int32_t n_head, float max_bias) {
     compare(test, &o, out, count, name);
 }
 
-static void check_temperature(gpu_test *test, int32_t n, int32_t length) {
+static void check_temperature(gpu_test *test, int32_t n, int32_t length, int32_t first) {
     one_op o;
     char name[96];
     fd_error err = {0};
@@ -146,13 +146,18 @@ static void check_temperature(gpu_test *test, int32_t n, int32_t length) {
     make(&o, FD_OP_ATTN_TEMPERATURE, 0, n, false);
     o.nodes[1].scale = 0.1f;
     o.nodes[1].length = length;
-    float *out = gpu_poisoned(test, count), *dx = gpu_upload(test, x, sizeof *x * count),
-          *dpos = gpu_upload(test, &pos0, sizeof pos0);
-    gpu_must(fd_launch_attn_temperature(&test->queue, 0.1f, length, dx, (const int32_t *)(const void *)dpos, n, N_ROW,
-                                        out, &err),
-             &err);
-    snprintf(name, sizeof name, "attn_temperature_%d_length_%d", n, length);
-    compare(test, &o, out, count, name);
+    o.nodes[1].first = first;
+    fd_attn_temperature_rows in = {.scale = 0.1f,
+                                   .length = length,
+                                   .first = first,
+                                   .x = gpu_upload(test, x, sizeof *x * count),
+                                   .pos0 = (const int32_t *)(const void *)gpu_upload(test, &pos0, sizeof pos0),
+                                   .n = n,
+                                   .n_tok = N_ROW,
+                                   .out = gpu_poisoned(test, count)};
+    gpu_must(fd_launch_attn_temperature(&test->queue, &in, &err), &err);
+    snprintf(name, sizeof name, "attn_temperature_%d_length_%d_first_%d", n, length, first);
+    compare(test, &o, in.out, count, name);
 }
 
 /* Every binade, both signs, infinities and NaN. */
@@ -164,6 +169,9 @@ static void check_activations(gpu_test *test) {
     } table[] = {{FD_OP_GELU, FD_ACTIVATION_GELU, "gelu_all_binades"},
                  {FD_OP_RELU_SQUARED, FD_ACTIVATION_RELU_SQUARED, "relu_squared_all_binades"},
                  {FD_OP_SIGMOID, FD_ACTIVATION_SIGMOID, "sigmoid_all_binades"},
+                 {FD_OP_SILU, FD_ACTIVATION_SILU, "silu_all_binades"},
+                 {FD_OP_SOFTPLUS, FD_ACTIVATION_SOFTPLUS, "softplus_all_binades"},
+                 {FD_OP_EXP, FD_ACTIVATION_EXP, "exp_all_binades"},
                  {FD_OP_CLAMP, FD_ACTIVATION_CLAMP, "clamp_all_binades"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         one_op o;
@@ -185,11 +193,11 @@ void check_more_rows(gpu_test *test) {
         check_layer_norm(test, 0, widths[i], true, true, false);
         check_layer_norm(test, 0, widths[i], false, false, false);
         check_add_vector(test, widths[i]);
-        check_temperature(test, widths[i], 4);
+        check_temperature(test, widths[i], 4, (int32_t)i % 2);
     }
     check_layer_norm(test, 6, 80, true, false, true);
     check_layer_norm(test, 6, 80, true, true, false);
-    check_temperature(test, 128, 8192);
+    check_temperature(test, 128, 8192, 1);
     check_add_position(test, FD_F32, 172, 100);
     check_add_position(test, FD_F16, 96, 100);
     check_add_position(test, FD_Q8_0, 896, 100);

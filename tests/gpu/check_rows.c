@@ -43,7 +43,7 @@ static void check_norm(gpu_test *test, int32_t n_tok, int64_t n) {
     gpu_fill(test, b, (size_t)n);
     float *x = gpu_upload(test, a, sizeof *a * count), *w = gpu_upload(test, b, sizeof *b * (size_t)n),
           *out = gpu_poisoned(test, count);
-    fd_rms_norm in = {x, w, eps, n_tok, n};
+    fd_rms_norm in = {.x = x, .weight = w, .eps = eps, .n_tok = n_tok, .n = n};
     gpu_must(fd_launch_rms_norm(&test->queue, &in, out, &err), &err);
     gpu_download(test, out, found, count);
     for (int32_t t = 0; t < n_tok; t++) host_norm(a + t * n, b, n, eps, expected + t * n);

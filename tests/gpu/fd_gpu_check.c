@@ -52,49 +52,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-/* Two observers of one run. */
-typedef struct both {
-    fd_observer first, second;
-} both;
-
-static fd_code show_both(void *user, const fd_observation *seen, fd_error *err) {
-    const both *b = user;
-    FD_TRY(b->first.observe(b->first.user, seen, err));
-    return b->second.observe(b->second.user, seen, err);
-}
-
-/* `expected`: gets what is to be worked out of the reference's tensors; NULL: that is known. */
-static void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu, summaries *expected) {
-    lockstep l;
-    fd_error err = {0};
-    bool complete = true;
-    double cpu_seconds = 0, gpu_seconds = 0;
-    char name[120];
-    must(lockstep_open(&l, c->graph, &err), &err);
-    fd_exec_reset(cpu);
-    both recorders = {lockstep_record(&l), {0}};
-    if (expected) recorders.second = summaries_expect(expected);
-    fd_exec_set_observer(cpu, expected ? (fd_observer){.observe = show_both, .user = &recorders} : recorders.first);
-    fd_exec_set_observer(gpu, lockstep_compare(&l));
-    for (int32_t pos = 0, n = c->n_prefill; pos < c->n_token; pos += n, n = 1) {
-        double start = now();
-        must(forward(cpu, c, pos, n, c->logits, &err), &err);
-        double between = now();
-        must(forward(gpu, c, pos, n, c->found, &err), &err);
-        cpu_seconds += between - start;
-        gpu_seconds += now() - between;
-        complete = lockstep_complete(&l) && complete;
-    }
-    fd_exec_set_observer(cpu, (fd_observer){0});
-    fd_exec_set_observer(gpu, (fd_observer){0});
-    bool equal = lockstep_report(&l, c->graph);
-    printf("  cpu %.1f s, gpu with every tensor copied and compared %.1f s\n", cpu_seconds, gpu_seconds);
-    snprintf(name, sizeof name, "lockstep, %s: every tensor of every node and position", how);
-    verdict(c, name, equal && complete);
-    verdict(c, "lockstep: logits", same_logits(c));
-    lockstep_close(&l);
-}
-
 static void check_worked_out(check *c, fd_exec *gpu, summaries *s) {
     fd_error err = {0};
     fd_exec_set_observer(gpu, summaries_compare(s));
@@ -104,29 +61,6 @@ static void check_worked_out(check *c, fd_exec *gpu, summaries *s) {
     bool same = summaries_report(s, (int64_t)c->n_token * c->graph->n_node);
     verdict(c, "worked out on the device: fingerprints, statistics and health", same);
     verdict(c, "worked out on the device: logits", same_logits(c));
-}
-
-static void check_untraced(check *c, fd_exec *gpu) {
-    run(gpu, c, c->n_prefill, 1, c->found);
-    verdict(c, "untraced (fused, CUDA graph): logits equal the observed run's", same_logits(c));
-    run(gpu, c, c->n_prefill, 1, c->found);
-    verdict(c, "twice: the second run equals the first", same_logits(c));
-    static const int32_t splits[] = {1, 2, 3, 5, 8, 40};
-    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
-        char name[64];
-        run(gpu, c, splits[i], splits[i], c->found);
-        snprintf(name, sizeof name, "splits: batches of %d", splits[i]);
-        verdict(c, name, same_logits(c));
-    }
-    /* Only the last row's logits: what feeds no cache is computed for that row alone. */
-    fd_error err = {0};
-    size_t n_vocab = (size_t)c->graph->hparams.n_vocab, at = (size_t)(c->n_prefill - 1) * n_vocab;
-    fd_exec_reset(gpu);
-    fd_batch batch = {.tokens = c->tokens, .n_tok = c->n_prefill, .logits = c->found + at};
-    memcpy(c->found, c->logits, sizeof *c->found * n_vocab * (size_t)c->n_token);
-    memset(c->found + at, 0xff, sizeof *c->found * n_vocab);
-    must(fd_exec_forward(gpu, &batch, &err), &err);
-    verdict(c, "last row alone: its logits", same_logits(c));
 }
 
 static void check_variants(check *c, const options *o, int32_t n_ctx, fd_numerics numerics) {
@@ -223,7 +157,8 @@ int main(int argc, char **argv) {
 
     summaries worked_out;
     must(summaries_open(&worked_out, graph, c.n_token, &err), &err);
-    check_lockstep(&c, "decode as it runs", cpu, gpu, &worked_out);
+    fd_observer also = summaries_expect(&worked_out);
+    check_lockstep(&c, "decode as it runs", cpu, gpu, &also);
     check_worked_out(&c, gpu, &worked_out);
     summaries_close(&worked_out);
     check_untraced(&c, gpu);

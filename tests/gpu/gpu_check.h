@@ -10,6 +10,7 @@ typedef struct check {
     int32_t *tokens;            /* [n_token] */
     float *logits;              /* of the reference, [n_token, n_vocab] */
     float *found;               /* likewise */
+    bool quiet;                 /* prints what fails alone */
     int32_t n_failed;
     double started; /* the check under way, by now() */
 } check;
@@ -32,5 +33,11 @@ void run(fd_exec *exec, check *c, int32_t first, int32_t then, float *logits);
 
 /* logits and found, bit by bit (every NaN is the same NaN); prints how many differ, and the first. */
 bool same_logits(const check *c);
+
+/* Every node of a prefill and of each decode step, both backends observed; the reference's logits stay in c->logits.
+ * `also` sees the reference's tensors too; NULL: no one else does. */
+void check_lockstep(check *c, const char *how, fd_exec *cpu, fd_exec *gpu, const fd_observer *also);
+/* Without an observer: fused, twice, the same tokens in other batches, the last row alone: c->logits. */
+void check_untraced(check *c, fd_exec *gpu);
 
 #endif

@@ -18,6 +18,8 @@ static const struct {
     {"attention", check_attention},
     {"attention_decode", check_attention_decode},
     {"experts", check_experts},
+    {"recurrent", check_recurrent},
+    {"heads", check_heads},
     {"q8", check_q8},
     {"sample", check_sample},
     {"summary", check_summary},

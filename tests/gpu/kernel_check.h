@@ -11,7 +11,9 @@ void check_rows(gpu_test *test);      /* embed, norm, rope, K/V write, ops by el
 void check_more_rows(gpu_test *test); /* LayerNorm, positions, ALiBi, ungated activations */
 void check_many_rows(gpu_test *test); /* what several nodes of a prompt share a kernel for */
 void check_experts(gpu_test *test);
-void check_q8(gpu_test *test); /* products of q8act, against blocks made on the host from the dequantised rows */
+void check_recurrent(gpu_test *test); /* states over a cache, convolutions */
+void check_heads(gpu_test *test);     /* parts of heads, choices in groups, wide heads */
+void check_q8(gpu_test *test);        /* products of q8act, against blocks made on the host from the dequantised rows */
 void check_replay_products(gpu_test *test); /* of replay, against the CPU's */
 void check_attention(gpu_test *test);
 void check_attention_decode(gpu_test *test);

@@ -81,13 +81,14 @@ bool lockstep_complete(lockstep *l) {
     return complete;
 }
 
-bool lockstep_report(const lockstep *l, const fd_graph *graph) {
+bool lockstep_report(const lockstep *l, const fd_graph *graph, bool quiet) {
     int32_t n = 0;
     for (int32_t i = 0; i < l->n_node; i++) {
         if (l->differ[i] == 0) continue;
         if (n++ < 40) printf("  %-28s %12" PRIu64 " elements differ\n", graph->nodes[i].name, l->differ[i]);
     }
     if (n > 40) printf("  … and %d more nodes\n", n - 40);
-    printf("  %d nodes, %" PRIu64 " elements compared, %d nodes differ\n", l->n_node, l->compared, n);
+    if (!quiet || n > 0)
+        printf("  %d nodes, %" PRIu64 " elements compared, %d nodes differ\n", l->n_node, l->compared, n);
     return n == 0 && l->n_wrong_shape == 0 && l->compared > 0;
 }

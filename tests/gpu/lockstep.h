@@ -24,7 +24,7 @@ fd_observer lockstep_compare(lockstep *l);
 
 /* Ends a call of the compared run: every node must have been seen once. */
 bool lockstep_complete(lockstep *l);
-/* Prints a line for each node that differed; true when none did. */
-bool lockstep_report(const lockstep *l, const fd_graph *graph);
+/* Prints a line for each node that differed, and unless `quiet` their number; true when none did. */
+bool lockstep_report(const lockstep *l, const fd_graph *graph, bool quiet);
 
 #endif

@@ -11,6 +11,7 @@
 #include "bench/run.h"
 #include "engine/internal.h"
 #include "engine/match.h"
+#include "engine/recurrent.h"
 #include "kernels/int8/q8.h"
 
 static int n_failed;
@@ -272,15 +273,49 @@ static void check_order(const fd_graph *graph, const char *path) {
     fd_graph_free(changed);
 }
 
+/* A kept state goes on from pass to pass: each computes it for every row, as long as its cache's rows lie where they
+ * belong. */
+static void check_states(const fd_graph *graph, const char *path) {
+    fd_error err = {0};
+    fd_graph *shifted;
+    must(fd_graph_clone(graph, &shifted, &err), &err);
+    for (int32_t i = 0; i < graph->n_node; i++) shifted->nodes[i].row_offset = 1;
+    fd_plan prompt = plan_of(graph, FD_PLAN_ROWS);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        bool state = node->op == FD_OP_SSM_SCAN || node->op == FD_OP_GATED_DELTA || node->op == FD_OP_WKV7;
+        expect(fd_recurrent_keeps(graph, node) == state, path, "every state is kept");
+        expect(!state || prompt.all_rows[i], path, "a state that is kept is computed for every row");
+        expect(!fd_recurrent_keeps(shifted, &shifted->nodes[i]), path, "a state of shifted rows is not kept");
+    }
+    fd_plan_free(&prompt);
+    fd_graph_free(shifted);
+}
+
+/* Fast numerics take no ALiBi, no rows that a state is made of, and K and V of one size. */
+static bool fast_takes(const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op == FD_OP_KV_WRITE && !fd_node_is_kv_cache(node)) return false;
+        if (node->op != FD_OP_ATTN_MIX) continue;
+        int32_t scores = graph->nodes[node->input[0]].input[0];
+        if (graph->nodes[scores].op != FD_OP_ATTN_SCORES ||
+            graph->nodes[graph->nodes[scores].input[1]].shape[1] != node->shape[1])
+            return false;
+    }
+    return true;
+}
+
 static void check(const char *path, bool slots_alone) {
     fd_error err = {0};
     fd_gguf *gguf;
     fd_graph *graph;
     must(fd_gguf_open(path, &gguf, &err), &err);
     must(fd_graph_build(gguf, &graph, NULL, &err), &err);
-    expect(fd_plan_check_fast(graph, &err) == (graph->hparams.max_alibi_bias > 0 ? FD_ERR_UNSUPPORTED : FD_OK), path,
-           "fast: all but ALiBi is taken");
+    expect(fd_plan_check_fast(graph, &err) == (fast_takes(graph) ? FD_OK : FD_ERR_UNSUPPORTED), path,
+           "fast: all but ALiBi, states and K and V of two sizes is taken");
     check_slots(graph, path);
+    check_states(graph, path);
     check_int8(graph, path);
     if (!slots_alone) {
         check_plain(graph, path);

@@ -212,19 +212,22 @@ Test(attn_mix, wrong_mixes_are_beyond_the_bound) {
 
 Test(attn_scores, a_window_hides_what_lies_before_it_and_changes_nothing_else) {
     static const int32_t windows[] = {1, 2, 3, 64, 65, 66, 67, 500};
-    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+    for (size_t i = 0; i < 2 * (sizeof windows / sizeof *windows); i++) {
+        const int32_t window = windows[i / 2];
+        const bool chunked = i % 2;              /* it shows the row's own chunk instead */
         op_case *c = make(FD_OP_ATTN_SCORES, 3); /* positions 62 … 65 */
         float *plain = case_run_scalar(c);
-        c->nodes[2].window = windows[i];
+        c->nodes[2].window = window;
+        c->nodes[2].chunked = chunked;
         float *y = case_run_scalar(c);
         double *wide = case_run_f64(c);
         for (int64_t item = 0; item < 6 * 4; item++)
             for (int64_t t = 0; t < 66; t++) {
                 int64_t own = 62 + item / 6;
-                bool seen = t <= own && own - t < windows[i];
+                bool seen = t <= own && (chunked ? t / window == own / window : own - t < window);
                 float expected = seen ? plain[item * 66 + t] : -INFINITY;
                 cr_expect_eq(bits_differ(&y[item * 66 + t], &expected, 1), 0, "window %d, row %lld, position %lld",
-                             windows[i], (long long)own, (long long)t);
+                             window, (long long)own, (long long)t);
                 cr_expect_eq((bool)isinf(wide[item * 66 + t]), !seen);
             }
     }

@@ -12,49 +12,24 @@
 #include "reference_cpu/reference.h"
 #include "tests/nmse.h"
 #include "tests/ops/llama_cpp_gelu.h"
+#include "tests/ops/made_rows.h"
 #include "tests/ops/shared_files.h"
 
 #define HERE FD_SOURCE_DIR "/tests/ops/"
 
-enum { N_TOKEN = 24, N_VOCAB = 320, MAX_CASES = 400 };
+enum { N_TOKEN = 24, N_VOCAB = 320 };
 
-typedef struct made_case {
-    char arch[32], type[16], keys[512], with[256];
-    double limit;
-    unsigned crc;
-} made_case;
-
-/* "with:a,b" asks for weights, anything else is a key. */
-static void take_option(made_case *c, char *option) {
-    bool with = strncmp(option, "with:", 5) == 0;
-    char *to = with ? c->with : c->keys, *from = with ? option + 5 : option;
-    for (char *at = from; with && *at; at++)
-        if (*at == ',') *at = ' ';
-    strcat(strcat(to, *to ? " " : ""), from);
+static fd_made_model described(const made_row *row) {
+    fd_made_model what;
+    fd_error err = {0};
+    cr_assert_eq(made_row_describe(row, &what, &err), FD_OK, "%s", err.message);
+    return what;
 }
 
-static int read_cases(made_case *cases) {
-    FILE *file = fopen(HERE "made_models.txt", "r");
-    char line[1024], *word, *rest;
-    int n = 0;
-    cr_assert_not_null(file);
-    while (fgets(line, sizeof line, file)) {
-        if (line[0] == '#') continue;
-        cr_assert_lt(n, MAX_CASES);
-        made_case *c = &cases[n++];
-        int at = 0;
-        *c = (made_case){.limit = NAN};
-        cr_assert_eq(sscanf(line, "%31s %15s %lf %x %n", c->arch, c->type, &c->limit, &c->crc, &at), 4, "%s", line);
-        for (word = strtok_r(line + at, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) take_option(c, word);
-    }
-    fclose(file);
+static int read_cases(made_row *cases) {
+    int n = made_rows_read(cases);
+    cr_assert_gt(n, 0, "made_models.txt");
     return n;
-}
-
-static fd_made_model described(const made_case *c) {
-    int dtype = fd_dtype_parse(c->type);
-    cr_assert(dtype >= 0 && fd_can_make((uint32_t)dtype), "%s", c->type);
-    return (fd_made_model){.arch = c->arch, .seed = 7, .dtype = (uint32_t)dtype, .keys = {c->keys}, .with = c->with};
 }
 
 /* The last position's logits. */
@@ -87,14 +62,14 @@ static fd_gguf *make(const fd_made_model *what) {
 }
 
 Test(made_models, logits_are_llama_cpps) {
-    static made_case cases[MAX_CASES];
+    static made_row cases[MADE_MAX_ROWS];
     static float logits[N_VOCAB];
     int64_t n_row, n_col;
     int n = read_cases(cases);
     float *expected = read_npy(HERE "made_logits.npy", &n_row, &n_col);
     cr_assert(expected && n_row == n && n_col == N_VOCAB, "run record_made_logits.py");
     for (int i = 0; i < n; i++) {
-        const made_case *c = &cases[i];
+        const made_row *c = &cases[i];
         const fd_made_model what = described(c);
         fd_gguf *gguf = make(&what);
         cr_expect_eq(crc_of(gguf), c->crc, "%s %s %s: other bytes than those recorded", c->arch, c->type, c->keys);
@@ -109,7 +84,7 @@ Test(made_models, logits_are_llama_cpps) {
 
 /* The gate above: another model's logits are not within any limit. */
 Test(made_models, another_seed_fails_the_gate) {
-    static made_case cases[MAX_CASES];
+    static made_row cases[MADE_MAX_ROWS];
     static float logits[N_VOCAB];
     int64_t n_row, n_col;
     int n = read_cases(cases);
@@ -138,7 +113,7 @@ Test(made_models, every_architecture_is_there_in_three_types) {
 #undef FD_ARCH
     };
     static const char *const types[] = {"F32", "Q8_0", "Q4_K"};
-    static made_case cases[MAX_CASES];
+    static made_row cases[MADE_MAX_ROWS];
     int n = read_cases(cases);
     for (size_t a = 0; a < sizeof archs / sizeof *archs; a++)
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
