@@ -32,6 +32,12 @@ fd_code fd_run_matvec(fd_pass *pass, const fd_item *item, fd_error *err) {
     if (result >= 0) in.part[0].out = fd_pass_tensor(pass, result);
     if (item->add >= 0)
         in.part[0].residual = fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->add), item->matmul[0]));
+    in.send = fd_ranks_send(pass, item);
+    if (in.send.n_rank > 0 && item->sent_sum >= 0) {
+        int32_t gather = item->matmul[0] + 1;
+        in.part[0].residual =
+            fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->sent_sum), gather)) + in.send.first;
+    }
     return item->int8 ? fd_launch_q8_matvec(&pass->ctx, &in, NULL, err) : fd_launch_matvec(&pass->ctx, &in, NULL, err);
 }
 
@@ -55,6 +61,7 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
         .scale = fd_pass_node(pass, item->scores)->scale,
         .scratch = e->state.attention_scratch,
         .out = fd_pass_tensor(pass, item->mix),
+        .send = fd_ranks_send(pass, item),
         .n_seq = pass->n_tok,
         .sequences = pass->sequences     ? pass->sequences
                      : e->exec.n_seq > 1 ? pass->inputs + FD_INPUT_SEQUENCE
@@ -71,8 +78,8 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
 
 fd_code fd_run_gather_add(fd_pass *pass, const fd_item *item, fd_error *err) {
     fd_gather in = fd_ranks_gather(pass, item->gather, fd_pass_tensor(pass, item->gather - 1), NULL, pass->n_tok);
-    in.plus = fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->add), item->gather));
-    in.to[in.rank] = fd_pass_tensor(pass, item->add); /* through pages each rank writes to its own tensor alone */
+    if (in.x) in.plus = fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->add), item->gather));
+    in.to[in.send.rank] = fd_pass_tensor(pass, item->add); /* through pages each rank writes to its own tensor alone */
     return fd_launch_gather(&pass->ctx, &in, err);
 }
 

@@ -355,7 +355,8 @@ static fd_item item_at(int32_t id) {
                      .mix = -1,
                      .q = -1,
                      .k = -1,
-                     .v = -1};
+                     .v = -1,
+                     .sent_sum = -1};
 }
 
 /* Whether what the item reads is there at its place, no node of it was due before (each product norms for itself), and

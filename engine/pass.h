@@ -26,7 +26,7 @@ typedef struct fd_pass {
     void *q8_rows;             /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     int32_t q8_node, q8_n_tok; /* whose rows lie there; n_tok 0: none's */
     fd_sync_observe *observe;  /* NULL: no one looks */
-    uint32_t n_gather;         /* launched so far (engine/ranks.h) */
+    uint32_t n_gather, sent;   /* launched so far (engine/ranks.h); the one whose elements are sent before it */
     bool is_captured;          /* into a CUDA graph: nothing runs yet */
 } fd_pass;
 

@@ -86,13 +86,16 @@ static int32_t slot_in_place(const fd_plan *plan, int32_t i, const fd_edge *writ
 }
 
 /* A slot is free again only after the item that reads it last: a kernel never writes over what it reads. What is
- * gathered other GPUs may write while this one is at the gather before: the slot must be free since then. */
+ * gathered other GPUs may write while this one is at the gather before: the slot must be free since then. And what is
+ * sent is put together while the item that sends it still runs. */
 static void assign_slots(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT],
                          int32_t *const busy_until[FD_RESULT_COUNT]) {
     int32_t last_gather = 0; /* a pass begins with one */
     for (int32_t i = 0; i < plan->n_item; i++) {
         const fd_node *node = &plan->graph->nodes[plan->items[i].node];
-        int32_t free_since = node->op == FD_OP_GATHER ? last_gather - 1 : i - 1;
+        int32_t free_since = node->op == FD_OP_GATHER            ? last_gather - 1
+                             : i > 0 && plan->items[i - 1].sends ? i - 2
+                                                                 : i - 1;
         if (plan->items[i].kernel == FD_KERNEL_GATHER_ADD || (node->op == FD_OP_GATHER && node->input[0] >= 0))
             last_gather = i;
         for (int k = 0; k < plan->items[i].n_write; k++) {
@@ -106,6 +109,31 @@ static void assign_slots(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT],
             plan->slot_of[type][write->node] = slot;
             busy_until[type][slot] = last[type][write->node] > i ? last[type][write->node] : i;
         }
+    }
+}
+
+/* ---- several GPUs ---- */
+
+/* The gather that an item is, or begins with; -1: none. */
+static int32_t gathered_by(const fd_graph *graph, const fd_item *item) {
+    const fd_node *node = &graph->nodes[item->node];
+    if (item->kernel == FD_KERNEL_GATHER_ADD) return item->gather;
+    return node->op == FD_OP_GATHER && node->input[0] >= 0 ? item->node : -1;
+}
+
+/* Which kernels of one row send their result's elements as they finish them: where that is all that they leave. */
+static void mark_sends(fd_plan *plan) {
+    for (int32_t i = 0; i + 1 < plan->n_item; i++) {
+        fd_item *item = &plan->items[i];
+        const fd_item *next = item + 1;
+        int32_t gather = gathered_by(plan->graph, next);
+        if (gather < 0 || item->n_write != 1 || item->writes[0].node != gather - 1) continue;
+        bool adds = next->kernel == FD_KERNEL_GATHER_ADD;
+        if (item->kernel == FD_KERNEL_MATVEC)
+            item->sends = !adds || (item->silu < 0 && item->add < 0);
+        else
+            item->sends = item->kernel == FD_KERNEL_ATTN_DECODE && !adds;
+        item->sent_sum = adds ? next->add : -1;
     }
 }
 
@@ -147,6 +175,7 @@ fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_
         fd_match_begin(&matcher);
         for (int32_t i = 0; i < graph->n_node; i++)
             if (!is_for_observers(graph, i, kind)) out->n_item += fd_match(&matcher, i, &out->items[out->n_item]);
+        mark_sends(out);
         find_last_readers(out, last);
         for (int32_t i = 0; i < out->n_item; i++) choose_types(graph, &out->items[i], last);
         assign_slots(out, last, busy_until);

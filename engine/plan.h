@@ -37,8 +37,10 @@ typedef struct fd_edge {
 
 typedef struct fd_item {
     fd_kernel kernel;
-    int32_t node;                             /* the one at whose place in the list it runs; messages name it */
-    bool int8;                                /* its products multiply int8 blocks of activations */
+    int32_t node;     /* the one at whose place in the list it runs; messages name it */
+    bool int8;        /* its products multiply int8 blocks of activations */
+    bool sends;       /* on several GPUs: one row of what it leaves it sends itself; the next item is its gather */
+    int32_t sent_sum; /* of `sends`: the ADD that the gather goes on into, whose other summand it adds; -1: none */
     int32_t n_member, members[FD_ITEM_EDGES]; /* nodes that it computes, in the graph's order */
     int32_t n_read, n_write;
     fd_edge reads[FD_ITEM_EDGES], writes[FD_ITEM_EDGES]; /* nodes from other items, and members that are kept */

@@ -85,22 +85,22 @@ void fd_ranks_end_launch(fd_ranks *ranks) {
     if (ranks && !ranks->alone) pthread_mutex_unlock(&ranks->launching);
 }
 
+static fd_send send_of(const fd_pass *pass, uint32_t index) {
+    const fd_ranks *ranks = pass->engine->ranks;
+    fd_send send = {.rank = pass->engine->rank, .n_rank = ranks->n, .index = index, .n_page = ranks->n_page};
+    for (int32_t r = 0; r < ranks->n; r++) send.mail[r] = ranks->mail[r].data;
+    return send;
+}
+
 static fd_gather gather_of(fd_pass *pass) {
     const fd_ranks *ranks = pass->engine->ranks;
-    fd_gather in = {.rank = pass->engine->rank,
-                    .index = ++pass->n_gather,
-                    .n_rank = ranks->n,
-                    .n_page = ranks->n_page,
-                    .stop = ranks->stop.data,
-                    .alone = ranks->alone};
-    for (int32_t r = 0; r < ranks->n; r++) in.mail[r] = ranks->mail[r].data;
-    return in;
+    return (fd_gather){.send = send_of(pass, ++pass->n_gather), .stop = ranks->stop.data, .alone = ranks->alone};
 }
 
 fd_code fd_ranks_begin_pass(fd_pass *pass, fd_error *err) {
     fd_engine *e = pass->engine;
     if (!e->ranks) return FD_OK;
-    pass->n_gather = 0;
+    pass->n_gather = pass->sent = 0;
     e->ranks->passes[e->rank] = *pass;
     FD_TRY(fd_ranks_meet(e->ranks, err));
     if (pass->n_tok <= e->ranks->n_page_row && !pass->observe) return FD_OK; /* no rank writes to another's tensors */
@@ -126,12 +126,20 @@ fd_code fd_ranks_drain(const fd_pass *pass, fd_error *err) {
 fd_gather fd_ranks_gather(fd_pass *pass, int32_t id, const float *x, const int32_t *pos0, int32_t n_tok) {
     fd_place place = fd_split_place(pass->engine->split, id, pass->n_kv);
     fd_gather in = gather_of(pass);
-    in.x = x;
+    in.x = pass->sent == in.send.index ? NULL : x;
     in.pos0 = pos0;
     in.n_row = (int64_t)n_tok * place.n_piece;
     in.width = place.width;
     in.stride = place.stride;
-    in.first = place.first;
-    for (int32_t r = 0; r < in.n_rank; r++) in.to[r] = fd_pass_tensor(&pass->engine->ranks->passes[r], id);
+    in.send.first = place.first;
+    for (int32_t r = 0; r < in.send.n_rank; r++) in.to[r] = fd_pass_tensor(&pass->engine->ranks->passes[r], id);
     return in;
+}
+
+fd_send fd_ranks_send(fd_pass *pass, const fd_item *item) {
+    if (!item->sends || pass->n_tok > 1) return (fd_send){.n_rank = 0};
+    fd_send send = send_of(pass, pass->n_gather + 1);
+    send.first = fd_split_place(pass->engine->split, item->writes[0].node + 1, pass->n_kv).first;
+    pass->sent = send.index;
+    return send;
 }

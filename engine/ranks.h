@@ -12,6 +12,7 @@
 #include "kernels/gather/gather.h"
 
 struct fd_engine;
+struct fd_item;
 struct fd_pass;
 
 typedef struct fd_ranks {
@@ -56,7 +57,9 @@ fd_code fd_ranks_drain(const struct fd_pass *pass, fd_error *err);
 void fd_ranks_begin_launch(fd_ranks *ranks);
 void fd_ranks_end_launch(fd_ranks *ranks);
 /* GATHER node `id` of a pass, ready but for what it adds and where it leaves the whole: n_tok rows, whose part is at
- * x; pos0 as fd_gather's. */
+ * x unless they were sent; pos0 as fd_gather's. */
 fd_gather fd_ranks_gather(struct fd_pass *pass, int32_t id, const float *x, const int32_t *pos0, int32_t n_tok);
+/* How `item` sends what it leaves, for the gather that comes next; not at all where it leaves several rows. */
+fd_send fd_ranks_send(struct fd_pass *pass, const struct fd_item *item);
 
 #endif

@@ -6,8 +6,9 @@
 #ifndef FD_KERNELS_ATTENTION_ATTENTION_H
 #define FD_KERNELS_ATTENTION_ATTENTION_H
 
-#include "kernels/launch_context.h"
 #include "kernels/elementwise/rope.h"
+#include "kernels/gather/gather.h"
+#include "kernels/launch_context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,6 +60,7 @@ typedef struct fd_attn_decode {
     float scale;
     float *scratch; /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
     float *out;     /* [n_head, head_dim] */
+    fd_send send;   /* of one row: out goes to the ranks' pages instead of there */
     int32_t n_seq;  /* rows of q, k, v, pos and out; 0 counts as 1 */
     const int32_t *sequences; /* device, [n_seq]: the sequence of each row, all different; NULL: sequence 0 */
     int64_t cache_stride;     /* floats from one sequence's cache to the next one's */

@@ -6,6 +6,7 @@
 #include "kernels/attention/dot.cuh"
 #include "kernels/attention/scratch.cuh"
 #include "kernels/elementwise/rope.cuh"
+#include "kernels/gather/page.cuh"
 
 /* Near the beginning (kernels/attention/single_block.cu). */
 fd_code fd_launch_attn_single_block(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err);
@@ -27,6 +28,14 @@ __device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
     a.cache_v += cache;
     a.scratch += row * all.scratch_stride;
     return a;
+}
+
+/* Element `at` of the mix: to the row's `out`, or to all ranks. */
+__device__ __forceinline__ void leave_mixed(const fd_attn_decode &all, float *out, int64_t at, float mixed) {
+    if (all.send.n_rank > 0)
+        fd_send_element(all.send, at, mixed);
+    else
+        out[at] = mixed;
 }
 
 #endif

@@ -172,6 +172,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 2)
     fd_pdl_launch_dependents();
     const fd_attn_decode a = row_of(all);
     const thread_work<GROUPS> w(a);
+    fd_send_begin(all.send);
     const float *cache_v = a.cache_v + w.of_head + w.d;
     float key[w.passes][GROUPS * 8], value[HALF], second[HALF];
 #pragma unroll
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 2)
         float total = 0.0f;
         for (int chunk = 0; chunk < chunks_of(w.pos + 1); chunk++)
             total = total + b.sums[chunk * w.width + threadIdx.x];
-        a.out[(int64_t)w.head * a.head_dim + threadIdx.x] = total;
+        leave_mixed(all, a.out, (int64_t)w.head * a.head_dim + threadIdx.x, total);
     }
 }
 

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) attention_add_chunks(const __g
     const int d = (int)blockIdx.x * ADD_WIDTH + lane;
     const float *sums = layout_of(&a).chunk_sums + (int64_t)head * chunks_of(a.n_ctx) * a.head_dim + d;
     float total = 0.0f;
+    fd_send_begin(all.send);
     fd_pdl_wait();
     for (int first = 0; first < n_chunk; first += ADD_TILE) {
         const int count = n_chunk - first < ADD_TILE ? n_chunk - first : ADD_TILE;
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) attention_add_chunks(const __g
         }
         __syncthreads();
     }
-    if (threadIdx.x < ADD_WIDTH && d < a.head_dim) a.out[(int64_t)head * a.head_dim + d] = total;
+    if (threadIdx.x < ADD_WIDTH && d < a.head_dim) leave_mixed(all, a.out, (int64_t)head * a.head_dim + d, total);
 }
 
 /* Blocks of scores and mix for each row: as many for each unit as the multiprocessors take at once; where rows are many,

@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(Q8_WARPS * 32, 1) q8_matvec(const __grid_const
     if (a.norm_weight) q8_load_eights(a.norm_weight, a.n_col, (int)threadIdx.x, held);
     row_finish finish;
     finish.begin(a, (int64_t)first_task * Q8_ROWS + lane / 4, lane % 4 == 0);
+    fd_send_begin(a.send);
     fd_pdl_wait();
     q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held, [&] { ring.fill(a); });
     const q8_lane_x x = q8_lane_x_of(staged, a.n_col);

@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(FD_MATVEC_WARPS * 32, 1) q8_matvec_split_k(con
     if (warp < n_worker) ring.begin(a, stages, first_task, at_once, member);
     q8_eights held;
     if (a.norm_weight) q8_load_eights(a.norm_weight, a.n_col, (int)threadIdx.x, held);
+    fd_send_begin(a.send);
     fd_pdl_wait();
     q8_stage({a.x, a.norm_weight, a.norm_eps, a.norm_out, a.n_col}, staged, held, [&] {
         if (warp < n_worker) ring.fill(a);

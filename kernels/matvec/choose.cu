@@ -37,9 +37,11 @@ static bool can_bulk(const fd_launch_context *ctx, uint32_t dtype) {
  * want the rings' bytes in flight; few, lanes of two partials, so that more warps share the work. Types in blocks of
  * 256 pay with more instructions for their scales in such lanes, and gain by two rows a lane, which share what is read
  * of x. Bulk copies take long rows of floats where a multiprocessor has some; there rings pay for more rows, and one
- * row a lane where each warp has one row at most. */
+ * row a lane where each warp has one row at most. Without rings a multiprocessor takes 96 rows at once, one a lane, or
+ * 128, two a lane: rows between the two would need a second round. */
 fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *in) {
     enum { FEW = 12, ONE_EACH = FD_MATVEC_WARPS, SOME = 40, MANY = 100, LOTS = 150, LONG = 4096, BULK_ROW = 4096 };
+    enum { ROUND = 96, ROUND_2 = 128 };
     static const fd_matvec_form plain = {8, 1, 8, 1, 0, false}, plain_2 = {8, 2, 8, 1, 0, false};
     const fd_device_matrix *first = &in->part[0].weight;
     const fd_dtype_info *type = fd_dtype_get(first->dtype);
@@ -56,7 +58,7 @@ fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *i
     } else if (rows >= LOTS && in->silu_pair && floats) {
         return plain_2;
     } else if (rows >= (bulk ? MANY : SOME)) {
-        return plain;
+        return rows > ROUND && rows <= ROUND_2 ? plain_2 : plain;
     } else if (rows < (bulk ? ONE_EACH : FEW)) {
         form = {2, in->silu_pair ? 2 : 1, 16, 1, 2, bulk};
     } else if (floats) {

@@ -40,10 +40,17 @@ struct row_finish {
         if (product) *product = y;
         if (a.silu_pair) {
             const float up = __shfl_down_sync(0xffffffffu, y, (unsigned)apart);
-            if (out && is_even) *out = fd_silu32(y) * up;
+            if (out && is_even) leave(a, fd_silu32(y) * up);
         } else if (out) {
-            *out = adds_residual ? residual + y : y;
+            leave(a, adds_residual ? residual + y : y);
         }
+    }
+
+    __device__ __forceinline__ void leave(const matvec_args &a, float y) const {
+        if (a.send.n_rank > 0)
+            fd_send_element(a.send, out - a.part[0].out, y);
+        else
+            *out = y;
     }
 };
 

@@ -76,6 +76,7 @@ template <class Format, int P, int R, int T> struct row_tile {
         if (may_have_head && a.head_units > 0 && has_rows)
             head.begin(a.head_units, (unsigned char *)(xs + (a.norm_weight ? 2 : 1) * stride));
         if (a.norm_weight) stage_norm_weight<P, T>(a, xs, stride);
+        fd_send_begin(a.send);
         fd_pdl_wait();
         stage_x<P, T>(a, xs, stride, [&] {
             if (may_have_head && head.units > 0) head.request(of.row, depth);
@@ -174,13 +175,19 @@ template <class Format, int P, int R, int T> struct row_tile {
                 if (part.bias) sum[r][t] = sum[r][t] + part.bias[of_part];
                 if (part.product && writes) part.product[to] = sum[r][t];
                 if (a.silu_pair) {
-                    if (at % 2 == 0 && lane == 0) part.out[to] = fd_silu32(sum[r][t]) * other[t];
+                    if (at % 2 == 0 && lane == 0) leave(part, to, fd_silu32(sum[r][t]) * other[t]);
                 } else if (writes) {
                     if (part.residual) sum[r][t] = __ldcg(part.residual + to) + sum[r][t];
-                    part.out[to] = sum[r][t];
+                    leave(part, to, sum[r][t]);
                 }
             }
         }
+    }
+    __device__ __forceinline__ void leave(const matvec_part &part, int64_t to, float y) const {
+        if (a.send.n_rank > 0)
+            fd_send_element(a.send, to, y);
+        else
+            part.out[to] = y;
     }
 };
 

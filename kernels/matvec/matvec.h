@@ -5,6 +5,7 @@
 #define FD_KERNELS_MATVEC_MATVEC_H
 
 #include "kernels/formats/pack.h"
+#include "kernels/gather/gather.h"
 #include "kernels/launch_context.h"
 
 #ifdef __cplusplus
@@ -31,6 +32,7 @@ typedef struct fd_matvec {
     int32_t n_part;  /* 1 … FD_MATVEC_PARTS, all of the same dtype and n_col */
     fd_matvec_part part[FD_MATVEC_PARTS];
     bool silu_pair; /* two parts of equal n_row: part[0].out = silu(part[0]) · part[1] */
+    fd_send send;   /* of one result, part[0].out, of one row: it goes to the ranks' pages instead of there */
 } fd_matvec;
 
 /* How a matrix-vector product of one token row is laid over the device; no bit depends on it. `stages` = 0: the kernel

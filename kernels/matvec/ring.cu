@@ -151,10 +151,16 @@ struct ring_row {
         if (of.product && own >= 0) of.product[own] = sum;
         if (a.silu_pair) {
             const float up = __shfl_down_sync(0xffffffffu, sum, apart);
-            if (own >= 0 && row_lane == 0 && part == 0) of.out[own] = fd_silu32(sum) * up;
+            if (own >= 0 && row_lane == 0 && part == 0) leave(a, fd_silu32(sum) * up);
         } else if (own >= 0) {
-            of.out[own] = of.residual ? residual + sum : sum;
+            leave(a, of.residual ? residual + sum : sum);
         }
+    }
+    __device__ __forceinline__ void leave(const matvec_args &a, float y) const {
+        if (a.send.n_rank > 0)
+            fd_send_element(a.send, own, y);
+        else
+            part_of(a, part).out[own] = y;
     }
 };
 
@@ -189,6 +195,7 @@ __global__ void __launch_bounds__(RING_THREADS, 1) matvec_ring_kernel(const __gr
     const auto first_row = [&](int task) { return (int64_t)task * Stage::rows + row_group * R; };
     ring_row row; /* lane r of a row's lanes finishes row r of theirs */
     row.begin(a, first_row(ring.tasks.first) + row_lane, row_lane < R);
+    fd_send_begin(a.send);
     fd_pdl_wait();
     row.load_residual(a);
     stage_ring_x<P>(a, weights, xs, [&] {

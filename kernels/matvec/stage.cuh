@@ -3,6 +3,7 @@
 #define FD_KERNELS_MATVEC_STAGE_CUH
 
 #include "kernels/device.cuh"
+#include "kernels/gather/page.cuh"
 #include "kernels/matvec/rows.cuh"
 #include "kernels/elementwise/norm.cuh"
 
@@ -22,6 +23,7 @@ struct matvec_args {
     float norm_eps;
     float *norm_out;
     bool silu_pair;
+    fd_send send;
     int head_units; /* of each row of a warp's first tile that shared memory holds (kernels/matvec/head.cuh) */
 };
 
@@ -37,6 +39,7 @@ static inline matvec_args matvec_args_of(const fd_matvec *in) {
     args.norm_eps = in->norm_eps;
     args.norm_out = in->norm_out;
     args.silu_pair = in->silu_pair;
+    args.send = in->send;
     for (int i = 0; i < in->n_part; i++) {
         const fd_matvec_part *part = &in->part[i];
         args.part[i] = {(const uint8_t *)part->weight.data,

@@ -126,6 +126,14 @@ static void check_rank(const char *path, const fd_split *split, float *const *fu
 
 /* ---- plans ---- */
 
+static bool uses(const fd_plan *plan, const fd_item *item, int32_t slot) {
+    for (int r = 0; r < item->n_read; r++)
+        if (plan->slot_of[FD_REAL][item->reads[r].node] == slot) return true;
+    for (int w = 0; w < item->n_write; w++)
+        if (plan->slot_of[FD_REAL][item->writes[w].node] == slot) return true;
+    return false;
+}
+
 /* Neither the gather before nor an item between the two uses the memory that is gathered into. */
 static bool gathers_are_free(const fd_plan *plan) {
     int32_t before = 0;
@@ -134,13 +142,20 @@ static bool gathers_are_free(const fd_plan *plan) {
         if (plan->items[i].kernel == FD_KERNEL_GATHER_ADD) before = i;
         if (node->op != FD_OP_GATHER) continue;
         int32_t slot = plan->slot_of[FD_REAL][node->id];
-        for (int32_t k = before; k < i; k++) {
-            for (int r = 0; r < plan->items[k].n_read; r++)
-                if (plan->slot_of[FD_REAL][plan->items[k].reads[r].node] == slot) return false;
-            for (int w = 0; w < plan->items[k].n_write; w++)
-                if (plan->slot_of[FD_REAL][plan->items[k].writes[w].node] == slot) return false;
-        }
+        for (int32_t k = before; k < i; k++)
+            if (uses(plan, &plan->items[k], slot)) return false;
         if (node->input[0] >= 0) before = i;
+    }
+    return true;
+}
+
+/* What an item sends is put together while it still runs: in memory that it does not use. */
+static bool sends_are_apart(const fd_plan *plan, int32_t *n_send) {
+    *n_send = 0;
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        if (!plan->items[i].sends) continue;
+        ++*n_send;
+        if (uses(plan, &plan->items[i], plan->slot_of[FD_REAL][plan->items[i + 1].writes[0].node])) return false;
     }
     return true;
 }
@@ -151,10 +166,15 @@ static void check_plans(const char *path, const fd_graph *graph) {
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         fd_plan plan;
         must(fd_plan_make(graph, kinds[k], &plan, &err), &err);
+        int32_t n_send;
         expect(gathers_are_free(&plan), path, "memory is gathered into that is still in use");
-        if (kinds[k] == FD_PLAN_NODES) { /* the check can fail: all in one slot */
+        expect(sends_are_apart(&plan, &n_send), path, "what is sent is put together in the sender's memory");
+        if (kinds[k] == FD_PLAN_STEP) expect(n_send > 0, path, "a step sends nothing");
+        if (kinds[k] == FD_PLAN_NODES || kinds[k] == FD_PLAN_STEP) { /* the checks can fail: all in one slot */
             for (int32_t i = 0; i < graph->n_node; i++) plan.slot_of[FD_REAL][i] = 0;
-            expect(!gathers_are_free(&plan), path, "a slot in use goes unnoticed");
+            expect(kinds[k] == FD_PLAN_NODES ? !gathers_are_free(&plan)
+                                             : n_send == 0 || !sends_are_apart(&plan, &n_send),
+                   path, "a slot in use goes unnoticed");
         }
         fd_plan_free(&plan);
     }
