@@ -132,7 +132,8 @@ static bool take_archs(const char *text, fd_name_map_rule *rule) {
     return (rule->archs = strdup(text)) != NULL;
 }
 
-/* arch=, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is one of them. */
+/* arch=, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is
+ * one of them. */
 static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
     static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
     static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
