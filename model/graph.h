@@ -73,7 +73,7 @@ typedef struct fd_hparams {
     fd_norm norm;
     float rms_eps; /* of its norms, whichever they are */
     fd_rope rope;
-    bool rope_rows_kept; /* with FD_ROPE_INTERLEAVED: checkpoints pair neighbours too, so converters keep rows of Q and K */
+    bool rope_rows_kept; /* checkpoints pair neighbours, too: converters keep the rows of Q and K as they are */
     /* What only some architectures read (fd_arch.reads); 0 where an architecture does not. */
     int32_t n_expert, n_expert_used, n_ff_expert;
     float expert_scale;    /* of the experts' weights */

@@ -75,7 +75,7 @@ typedef struct fd_name_map_rule {
     fd_name_map_rows rows;
     fd_name_map_words words; /* what 16-bit integers hold */
     bool otherwise;          /* else: for tensors alone that no rule above takes */
-    char *archs;             /* arch=: for models of these alone, "gemma2,gemma3", or of all others, "!gemma2"; NULL: all */
+    char *archs; /* arch=: for models of these alone, "gemma2,gemma3", or of all others, "!gemma2"; NULL: all */
     fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];
     int n_op;
 } fd_name_map_rule;

@@ -130,12 +130,15 @@ static void scale(row *r, const fd_name_map_op *op, double operand) {
     for (int64_t i = 0; i < n; i++) r->data[i] *= x;
 }
 
-/* After heads=n_head_kv: each K/V head's Q heads, its K and its V are a row of their own. */
+/* After heads=n_head_kv: each K/V head's Q heads, its K and its V are a row of their own. Becomes [heads, head_dim]. */
 static bool part_of_groups(row *r, const fd_fused_part *part, const fd_name_map_values *values) {
     const int64_t *of = values->of, n_kv = of[FD_NAME_MAP_N_HEAD_KV], d = of[FD_NAME_MAP_HEAD_DIM];
     const int64_t first = part->q * (of[FD_NAME_MAP_N_HEAD] / n_kv) * d + part->kv * d;
     const int64_t n = part->is == 'q' ? of[FD_NAME_MAP_N_HEAD] / n_kv * d : d;
-    return slice(r, first, first + n);
+    if (!slice(r, first, first + n)) return false;
+    r->shape[0] *= n / d;
+    r->shape[1] = d;
+    return true;
 }
 
 static bool part(row *r, const fd_name_map_op *op, const fd_name_map_values *values) {

@@ -127,11 +127,13 @@ static bool take_shape(const char *text, fd_name_map_rule *rule) {
 /* "gemma2,gemma3", "!gemma2" */
 static bool take_archs(const char *text, fd_name_map_rule *rule) {
     const size_t n = strlen(text);
-    if (n == 0 || rule->archs || text[0] == ',' || text[n - 1] == '!' || text[n - 1] == ',' || strstr(text, ",,")) return false;
+    if (n == 0 || rule->archs || text[0] == ',' || text[n - 1] == '!' || text[n - 1] == ',' || strstr(text, ",,"))
+        return false;
     return (rule->archs = strdup(text)) != NULL;
 }
 
-/* arch=, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is one of them. */
+/* arch=, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is
+ * one of them. */
 static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
     static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
     static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
@@ -174,7 +176,8 @@ const char *fd_name_map_take_operation(const char *word, fd_name_map_rule *rule)
         bool fits = operation->take ? equals && operation->take(equals + 1, op) : !equals;
         return fits ? NULL : "an operation with arguments that make no sense:";
     }
-    return "unknown operation (arch, shape, axis, rows, as, else, reshape, permute, transpose, heads, slice, part, scale, "
+    return "unknown operation (arch, shape, axis, rows, as, else, reshape, permute, transpose, heads, slice, part, "
+           "scale, "
            "interleave, "
            "deinterleave, rope):";
 }

@@ -69,6 +69,7 @@ static const struct {
     {"part=gate", 2, {2, 4}, 2, {2, 2}, {0, 1, 4, 5}}, /* n_ff 2 */
     {"part=up", 2, {2, 4}, 2, {2, 2}, {2, 3, 6, 7}},
     {"scale=attn_scale", 1, {3}, 1, {3}, {0, 0.5, 1}},
+    {"arch=gemma2,gemma3 heads=2", 1, {4}, 2, {2, 2}, {0, 1, 2, 3}},
 };
 static const fd_name_map_values values = {
     .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64, [FD_NAME_MAP_N_FF] = 2},
@@ -247,6 +248,66 @@ Test(map, built_in_maps_parse_and_name_every_node_of_a_layer) {
             }
             cr_assert(found, "%s has no rule for %s", maps[i], nodes[k]);
         }
+        fd_name_map_free(map);
+    }
+}
+
+Test(map, architectures_of_a_rule) {
+    static const struct {
+        const char *archs, *arch;
+        bool is_for;
+    } rules[] = {
+        {"", "llama", true},
+        {"", NULL, true},
+        {"arch=gemma2", "gemma2", true},
+        {"arch=gemma2", "gemma", false},
+        {"arch=gemma", "gemma2", false},
+        {"arch=glm4,gemma2", "gemma2", true},
+        {"arch=gemma2", NULL, false},
+        {"arch=!glm4,gemma2", "gemma2", false},
+        {"arch=!glm4,gemma2", "llama", true},
+        {"arch=!gemma2", NULL, true},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "x -> y %s", rules[i].archs);
+        fd_error err = {0};
+        fd_name_map *map = parse(line, &err);
+        cr_assert(map, "%s", err.message);
+        cr_assert_eq(fd_name_map_is_for(map->rules, rules[i].arch), rules[i].is_for, "%s", line);
+        fd_name_map_free(map);
+    }
+    static const char *const bad[] = {"x -> y arch=", "x -> y arch=!", "x -> y arch=a,,b", "x -> y arch=a,",
+                                      "x -> y arch=a arch=b"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        fd_error err = {0};
+        cr_assert(!parse(bad[i], &err), "%s", bad[i]);
+        cr_assert(strstr(err.message, "arch lists architectures"), "%s", err.message);
+    }
+}
+
+Test(map, parts_of_each_kv_head) {
+    /* two K/V heads with two Q heads each, of width 1: q q k v, q q k v */
+    static const fd_name_map_values sizes = {
+        .of = {[FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_HEAD_KV] = 2, [FD_NAME_MAP_HEAD_DIM] = 1}};
+    static const struct {
+        const char *line;
+        int64_t shape[2];
+        double out[4];
+    } parts[] = {{"x -> y heads=n_head_kv part=q", {4, 1}, {0, 1, 4, 5}},
+                 {"x -> y heads=n_head_kv part=k", {2, 1}, {2, 6}},
+                 {"x -> y heads=n_head_kv part=v", {2, 1}, {3, 7}}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        fd_error err = {0};
+        fd_name_map *map = parse(parts[i].line, &err);
+        cr_assert(map, "%s", err.message);
+        double a[8] = {0, 1, 2, 3, 4, 5, 6, 7}, b[8] = {0}, *data = a, *scratch = b;
+        int rank = 1;
+        int64_t shape[8] = {8};
+        cr_assert_eq(fd_name_map_apply(map, map->rules, &sizes, &rank, shape, &data, &scratch, &err), FD_OK, "%s",
+                     err.message);
+        cr_assert(rank == 2 && shape[0] == parts[i].shape[0] && shape[1] == parts[i].shape[1]);
+        for (int64_t k = 0; k < shape[0] * shape[1]; k++) cr_assert_eq(data[k], parts[i].out[k], "%s", parts[i].line);
         fd_name_map_free(map);
     }
 }
