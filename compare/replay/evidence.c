@@ -24,7 +24,7 @@
 
 /* τ is four standard deviations or more of each rounding, and these partly cancel on the way: of sound runs from logits
  * alone a hundredth of it was left, three at most; of a bug in one layer a tenth. On a short way less cancels: there sound
- * runs had up to a twelfth. */
+ * runs had up to a twelfth, of what their class rounds more than binary32. */
 #define LARGE_FOR_ROUNDING   0.05f
 #define LARGE_ON_A_SHORT_WAY 0.125f
 enum { LONG_SPAN = 8 };
@@ -207,6 +207,12 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     kinds[!product].needed += needed;
 }
 
+/* By the class's own roundings, not by binary32's. */
+static bool rounds_more(const fd_class_case *c, int32_t node, int32_t slot) {
+    const int64_t at = (int64_t)node * c->evidence->n_slot + slot;
+    return c->evidence->finest && c->rows[at].tau > MUCH_MORE * c->evidence->finest[at].tau;
+}
+
 /* Not what an engine of the class gives: beyond the bounds, or most rows with errors as large as the bounds. */
 static bool outside(const fd_class_case *c, int32_t node) {
     int32_t n = 0, n_large = 0, n_slot = c->evidence->n_slot;
@@ -215,8 +221,9 @@ static bool outside(const fd_class_case *c, int32_t node) {
         if (row->z < 0) continue;
         if (!(row->z <= 1)) return true;
         n++;
-        float large = row->long_span ? LARGE_FOR_ROUNDING : LARGE_ON_A_SHORT_WAY;
-        n_large += row->through && !(row->error <= large * row->tau);
+        bool large = row->through && row->long_span && !(row->error <= LARGE_FOR_ROUNDING * row->tau);
+        bool large_nearby = row->through && rounds_more(c, node, p) && !(row->error <= LARGE_ON_A_SHORT_WAY * row->tau);
+        n_large += large || large_nearby;
     }
     return 2 * n_large > n;
 }
@@ -360,8 +367,9 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case 
         n++;
         n_wide += e->wide[2 * i + bf16];
     }
-    if (n == 0 && !fd_class_rounds_to_steps(c->numerics)) return c->numerics->u_kv > 0x1p-24 && !c->rounds_products;
-    return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && 2 * n_wide > n;
+    const bool of_binary32 = c->numerics->u_out <= 0x1p-24; /* else its values show it */
+    if (n == 0 && (!of_binary32 || fd_class_rounds_to_steps(c->numerics))) return false;
+    return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && (n == 0 || 2 * n_wide > n);
 }
 
 bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *numerics) {

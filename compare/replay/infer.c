@@ -1,5 +1,6 @@
 #include "compare/replay/infer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,9 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace) {
 
 /* Fewer tensors say nothing of a class that has room for them. */
 enum { NODES_OF_A_BUG = 50, FEWEST_TOLD = 3, FEW_KINDS = 3 };
+
+/* Of whole layers of a sound engine binary32 leaves a tenth of this, of a deep model's logits half. */
+#define MUCH_OF_A_SPAN 0x1p-19
 
 /* A stricter class stays where another leaves a little less by chance. */
 #define MUCH_LESS 0.35
@@ -199,7 +203,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     int32_t least, chosen = choose(&c, &least);
     *out = c.at[chosen].numerics;
     bool too_large =
-        fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0; /* of a sound run it leaves a millionth */
+        fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
     evidence->undecided = !is_decided(&c, chosen, least) || doubtful[chosen] || too_large;
     describe(options->graph, &c, chosen, least, evidence);
     note_rivals(&c, chosen, evidence);
