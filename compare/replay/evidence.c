@@ -50,18 +50,39 @@ static int64_t slot_of(const fd_evidence *e, int32_t node, int32_t pos) {
     return (int64_t)node * e->n_slot + (pos < MOST_SLOTS / 2 ? pos : late);
 }
 
+/* Unrecorded tensors that a node is computed through, each counted once. */
+static int32_t count_way(const fd_evidence *e, int32_t node, bool *counted) {
+    int32_t n = 0;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = e->graph->nodes[node].input[k];
+        if (in < 0 || counted[in] || fd_trace_has_data(e->trace, e->graph->nodes[in].name)) continue;
+        counted[in] = true;
+        n += 1 + count_way(e, in, counted);
+    }
+    return n;
+}
+
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
     out->n_slot = n_pos < MOST_SLOTS ? n_pos : MOST_SLOTS;
     out->wide = calloc(n, 2 * sizeof *out->wide);
     out->stored = calloc(n, sizeof *out->stored);
-    return out->wide && out->stored ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
+    out->n_way = calloc(n, sizeof *out->n_way);
+    bool *counted = malloc(n * sizeof *counted), ok = out->wide && out->stored && out->n_way && counted;
+    for (size_t i = 0; ok && i < n; i++) {
+        if (!fd_trace_has_data(trace, graph->nodes[i].name)) continue;
+        memset(counted, 0, n * sizeof *counted);
+        out->n_way[i] = count_way(out, (int32_t)i, counted);
+    }
+    free(counted);
+    return ok ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "inferring a class: out of memory");
 }
 
 void fd_evidence_close(fd_evidence *e) {
     free(e->wide);
     free(e->stored);
+    free(e->n_way);
     *e = (fd_evidence){0};
 }
 
@@ -116,7 +137,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.left = (float)fd_row_oddness(row);
     seen.remains = (float)fd_row_left(row);
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
-    seen.long_span = seen.through && node - row->span_first >= LONG_SPAN;
+    seen.long_span = seen.through && e->n_way[node] >= LONG_SPAN;
     c->loses_to_steps |= row->steps > 0;
     c->rows[slot_of(e, node, row->pos)] = seen;
 }

@@ -31,8 +31,9 @@ typedef struct fd_evidence {
     const fd_evidence_row
         *finest; /* [n_node, n_slot] of the first class, whose case owns them; NULL: not weighed yet */
     double finest_remains;
-    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
-    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
+    uint8_t *wide;  /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *stored;   /* [n_node] values of 32 or 64 bits were seen; owned */
+    int32_t *n_way; /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */
