@@ -1,0 +1,169 @@
+/* What the rows that were added to a case say of its class. */
+#include <math.h>
+
+#include "compare/bounds/dot_inputs.h"
+#include "compare/replay/evidence_internal.h"
+#include "compare/replay/residuals.h"
+
+/* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
+ * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
+#define COMFORTABLE_Z 0.7
+
+/* Of errors that round off a τ by six or more standard deviations, eight are all below a hundredth of it once in
+ * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
+#define FAR_SMALLER 0.01f
+
+/* τ is four standard deviations or more of each rounding, and these partly cancel on the way: of sound runs from logits
+ * alone a hundredth of it was left, three at most; of a bug in one layer a tenth. On a short way less cancels: there sound
+ * runs had up to a twelfth, of what their class rounds more than binary32. */
+#define LARGE_FOR_ROUNDING   0.05f
+#define LARGE_ON_A_SHORT_WAY 0.125f
+
+/* Less than binary32 leaves, for a logarithm. */
+#define TINIEST_LEFT 0x1p-30
+
+/* The replay went through a norm or an addition to the stream: through more than attention, or than the FFN. */
+static bool through_a_part(const fd_evidence *e, int32_t node) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = nodes[node].input[k];
+        if (in < 0) continue;
+        if (fd_trace_has_data(e->trace, nodes[in].name)) continue;
+        bool boundary = nodes[in].op == FD_OP_ADD || (nodes[in].op == FD_OP_RMS_NORM && nodes[in].n_dim == 1);
+        if (boundary || through_a_part(e, in)) return true;
+    }
+    return false;
+}
+
+/* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does
+ * not say unless its sums live in 16 bits, or it reads them from such a table. */
+static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
+    bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
+    if (node->op == FD_OP_GELU && fd_gelu_is_table(c, node)) return false;
+    return c->u_out <= 0x1p-24 && !fd_class_sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
+}
+
+/* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
+ * whose errors are far smaller than the class's. */
+static tally count_rows(const fd_class_case *c, int32_t node) {
+    const fd_evidence *e = c->evidence;
+    tally t = {0};
+    bool sums = e->graph->nodes[node].op == FD_OP_ATTN_MIX &&
+                fd_class_sums_in_16_bits(c->numerics); /* not of one row of V, at position 0 */
+    for (int32_t p = sums ? 1 : 0; p < e->n_slot; p++) {
+        int64_t at = (int64_t)node * e->n_slot + p;
+        if (c->rows[at].z < 0 || e->finest[at].z < 0 || !(c->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
+        t.rounded++;
+        t.needed += !(e->finest[at].z <= 1);
+        t.spared += e->finest[at].z <= 1 && c->rows[at].z < FAR_SMALLER;
+    }
+    return t;
+}
+
+/* A class that repeats its roundings is as tight as the finest: where the finest leaves rows beyond, it brings them
+ * within, or it does not. */
+static tally count_repeated(const fd_class_case *c, int32_t node) {
+    const fd_evidence *e = c->evidence;
+    tally t = {0};
+    for (int32_t p = 0; p < e->n_slot; p++) {
+        int64_t at = (int64_t)node * e->n_slot + p;
+        if (c->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
+        t.rounded++;
+        /* through unrecorded tensors the bounds have room for anything, but nothing is left of what is repeated */
+        t.needed += c->rows[at].z <= 1 && (!c->rows[at].through || c->rows[at].left <= 1);
+    }
+    return t;
+}
+
+static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
+    const fd_evidence *e = c->evidence;
+    /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
+    bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
+    bool product = is_product(node->op);
+    bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
+    bool repeats = c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
+    if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
+    tally rows = repeats ? count_repeated(c, node->id) : count_rows(c, node->id);
+    if (rows.rounded == 0) return;
+    bool needed = 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(e, c->numerics, node);
+    c->n_rounded++;
+    c->n_needed += needed;
+    c->n_seen += needed && (repeats || !through_a_part(e, node->id));
+    if (other) return;
+    kinds[!product].rounded++;
+    kinds[!product].needed += needed;
+}
+
+/* By the class's own roundings, not by binary32's. */
+static bool rounds_more(const fd_class_case *c, int32_t node, int32_t slot) {
+    const int64_t at = (int64_t)node * c->evidence->n_slot + slot;
+    return c->evidence->finest && c->rows[at].tau > MUCH_MORE * c->evidence->finest[at].tau;
+}
+
+/* Not what an engine of the class gives: beyond the bounds, or most rows with errors as large as the bounds. */
+static bool outside(const fd_class_case *c, int32_t node) {
+    int32_t n = 0, n_large = 0, n_slot = c->evidence->n_slot;
+    for (int32_t p = 0; p < n_slot; p++) {
+        const fd_evidence_row *row = &c->rows[(int64_t)node * n_slot + p];
+        if (row->z < 0) continue;
+        if (!(row->z <= 1)) return true;
+        n++;
+        bool large = row->through && row->long_span && !(row->error <= LARGE_FOR_ROUNDING * row->tau);
+        bool large_nearby = row->through && rounds_more(c, node, p) && !(row->error <= LARGE_ON_A_SHORT_WAY * row->tau);
+        n_large += large || large_nearby;
+    }
+    return 2 * n_large > n;
+}
+
+/* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
+static double left_of(const fd_class_case *c, int32_t node, double *remains) {
+    int32_t n_slot = c->evidence->n_slot;
+    float left[MOST_SLOTS], size[MOST_SLOTS];
+    for (int32_t p = 0; p < n_slot; p++) {
+        const fd_evidence_row *row = &c->rows[(int64_t)node * n_slot + p];
+        bool through = row->z >= 0 && row->through;
+        left[p] = through ? row->left : -1;
+        size[p] = through ? row->remains : -1;
+    }
+    *remains = fd_residual_median(size, n_slot);
+    return fd_residual_median(left, n_slot);
+}
+
+void fd_evidence_weigh(fd_class_case *c) {
+    fd_evidence *e = c->evidence;
+    tally kinds[2] = {{0}};
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        const fd_node *node = &e->graph->nodes[i];
+        float z = -1;
+        bool vague = false,
+             narrow = rounds_its_result(e, c->numerics, node); /* rows of it may be right by that alone */
+        for (int32_t p = 0; p < e->n_slot; p++) {
+            const fd_evidence_row *row = &c->rows[(int64_t)i * e->n_slot + p];
+            if (!(row->z <= z)) z = row->z;
+            c->n_rows_left += row->z >= 0 && row->through && !narrow && !(row->left <= 1);
+            vague |= row->z >= 0 && row->vague;
+        }
+        if (z == -1) continue;
+        double remains, left = left_of(c, i, &remains);
+        c->n_through += left >= 0;
+        c->n_left += left > 1;
+        if (left >= 0) c->remains += log(remains > TINIEST_LEFT ? remains : TINIEST_LEFT);
+        c->n_direct += left < 0;
+        c->n_failed += left < 0 && !(z <= 1);
+        bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
+        c->n_judged++;
+        c->n_beyond += beyond;
+        c->n_outside += outside(c, i);
+        if (beyond && c->first < 0) c->first = i;
+        if (e->finest) weigh_need(node, c, kinds);
+    }
+    if (c->n_through > 0) c->remains /= c->n_through;
+    c->rounds_products = kinds[0].rounded > 0;
+    c->products = 2 * kinds[0].needed >= kinds[0].rounded;
+    c->attention = 2 * kinds[1].needed >= kinds[1].rounded;
+    if (!e->finest) {
+        e->finest = c->rows;
+        e->finest_remains = c->remains;
+    }
+    c->finest_remains = e->finest_remains;
+}
