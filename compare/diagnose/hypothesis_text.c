@@ -81,18 +81,19 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
         if (h->n == 1)
             SAY("the mask hides position 0 from all others");
         else
-            SAY("the mask hides the first %d positions, but a token from itself", h->n);
+            SAY("the mask hides the first %d positions, except each from itself", h->n);
         break;
-    case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, but a token from itself", h->n); break;
+    case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, except each from itself", h->n); break;
     case FD_KEYS_NOT_OWN: SAY("the mask hides each token from itself"); break;
     case FD_KEYS_CHUNK:
         SAY("the step that begins at position %d sees as many keys as if it were the first", h->n);
         break;
     case FD_KEYS_SET: {
-        size_t at = (size_t)SAY("the mask hides positions");
+        bool one = (h->keys & (h->keys - 1)) == 0;
+        size_t at = (size_t)SAY("the mask hides position%s", one ? "" : "s");
         for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
             if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
-        if (h->n && at < size) snprintf(to + at, size - at, ", but a token from itself");
+        if (h->n && at < size) snprintf(to + at, size - at, " from every other token");
         break;
     }
     }
