@@ -98,18 +98,15 @@ void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const 
     if (!args->node->override && widen_weight(ev->bench, args->node, own, 0, &wide)) args->weight[0] = &wide;
     for (int k = 0; k < FD_MAX_INPUTS; k++) args->in[k] = args->node->input[k] >= 0 ? x[k] : NULL;
     args->out = to;
-    if (fd_bench_writes_late(ev, args->node)) {
-        fd_op_args late = written_late(ev, args);
-        if (args->node->override)
-            args->node->override(&late);
-        else
-            ev->bench->request->op(FD_NUMERICS_EXACT, &late);
-    } else if (args->node->override) {
-        args->node->override(args);
-    } else {
-        fd_op_args late = late_rows(ev, args);
+    fd_op_args late = *args;
+    if (fd_bench_writes_late(ev, args->node))
+        late = written_late(ev, args);
+    else if (!args->node->override)
+        late = late_rows(ev, args);
+    if (args->node->override)
+        args->node->override(&late);
+    else
         ev->bench->request->op(FD_NUMERICS_EXACT, &late);
-    }
     args->weight[0] = own;
 }
 

@@ -104,24 +104,25 @@ static int32_t best_refuted(const fd_class_cases *c, int32_t least) {
     return best;
 }
 
-/* Classes that give everything of the sample where the chosen one does not: the strictest, and some coarser. What departs from that one is then a bug, or the
- * other class: of one that rounds every product's factors, the router's alone may be the ones that show it. */
+/* Another class that gives all of the sample. What departs from the chosen one is then a bug, or the other class: of one that
+ * rounds every product's factors, the router's alone may be the ones that show it. */
 static bool is_rival(const fd_class_cases *c, int32_t i) {
-    /* a class that repeats the engine's roundings and leaves more than binary32 has room alone */
-    bool repeats = !fd_class_leaves_nothing(c->at[i].numerics) || c->at[i].n_left == 0;
-    return repeats && (!c->refuted[i] || c->by_one_kind[i]) && c->at[i].n_outside == 0;
+    /* it repeats the engine's roundings, and leaves more than binary32 does */
+    bool room_alone = fd_class_leaves_nothing(c->at[i].numerics) && c->at[i].n_left > 0;
+    return !room_alone && (!c->refuted[i] || c->by_one_kind[i]) && c->at[i].n_outside == 0;
 }
 
 static void add_rival(fd_class_evidence *to, const fd_numerics_class *rival) {
     to->rivals[to->n_rival < FD_MOST_RIVALS ? to->n_rival++ : FD_MOST_RIVALS - 1] = rival;
 }
 
+/* The strictest, and some coarser. */
 static void note_rivals(const fd_class_cases *c, int32_t chosen, fd_class_evidence *out) {
     out->outside = c->at[chosen].n_outside > 0;
     for (int32_t i = 0; i < c->n; i++)
         if (i != chosen && is_rival(c, i)) add_rival(out, c->at[i].numerics);
-    bool wide =
-        !fd_class_leaves_nothing(c->at[chosen].numerics); /* of a tight one a coarser class would have been refuted */
+    /* beside a tight class a coarser one would have been refuted */
+    bool wide = !fd_class_leaves_nothing(c->at[chosen].numerics);
     for (int32_t i = 0; i < c->n_untried && wide; i++) add_rival(out, c->untried[i]);
 }
 
