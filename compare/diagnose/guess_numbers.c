@@ -62,6 +62,9 @@ static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 
 enum { MOST_OFFSET = 64 };
 
+/* Positions beyond a modulus or a maximum: one alone may have come there in other ways. */
+enum { FEWEST_FOLDED = 2 };
+
 static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
     int32_t prompt = t->all.request->args.first_batch;
@@ -69,11 +72,15 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8},           {FD_POSITION_OFFSET, -first, -first},
-                 {FD_POSITION_OFFSET, first, first},    {FD_POSITION_OFFSET, prompt, prompt},
-                 {FD_POSITION_OFFSET, -n_step, n_step}, {FD_POSITION_IS, 0, 2},
-                 {FD_POSITION_CLAMPED, -2, -1},         {FD_POSITION_MODULO, 2, n_kv - 1},
-                 {FD_POSITION_AT_MOST, 1, n_kv - 2}};
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
+                 {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},
+                 {FD_POSITION_OFFSET, prompt, prompt},
+                 {FD_POSITION_OFFSET, -n_step, n_step},
+                 {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},
+                 {FD_POSITION_MODULO, 2, n_kv - FEWEST_FOLDED},
+                 {FD_POSITION_AT_MOST, 1, n_kv - 1 - FEWEST_FOLDED}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {

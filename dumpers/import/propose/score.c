@@ -6,6 +6,9 @@
 
 #include "dumpers/import/propose/score.h"
 
+/* 1 − cosine of what differs by rounding alone, in 16 bits too. */
+#define SAME 1e-4
+
 static double norm_of(const float *x, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
@@ -101,8 +104,30 @@ static bool is_heads(const char *name) {
     return strstr(name, ".attn_q") || strstr(name, ".attn_k") || strstr(name, ".cache_k");
 }
 
+/* 1 − |cosine| of a tensor and a node, and the factor between them. False: no size. */
+static bool distance_of(const double sums[3], fd_candidate *out) {
+    double norms = sqrt(sums[1] * sums[2]);
+    if (!(norms > 0) || !isfinite(norms)) return false;
+    out->away = 1 - fabs(sums[0]) / norms;
+    out->factor = sums[0] / sums[1];
+    return true;
+}
+
+/* Over all positions; where these do not fit, and the first half does to the last digits, over that half: a bug of later chunks
+ * or of decode must not hide what a tensor is. */
+static bool distance(const double all[3], const double first_half[3], fd_candidate *out) {
+    fd_candidate early;
+    bool found = distance_of(all, out);
+    if (found && out->away > FD_PROPOSE_FAR && distance_of(first_half, &early) && early.away < SAME) {
+        out->away = early.away;
+        out->factor = early.factor;
+    }
+    return found;
+}
+
 void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candidate *best) {
     double(*sums)[3] = calloc((size_t)s->n_node + 1, sizeof *sums);
+    double(*half)[3] = calloc((size_t)s->n_node + 1, sizeof *half);
     bool *fits = calloc((size_t)s->n_node + 1, sizeof *fits);
     int n_open = 0;
     for (int32_t i = 0; fits && i < s->n_node; i++) {
@@ -110,7 +135,7 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candi
         bool copy = strcmp(node->op, "kv_write") == 0;
         fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most);
     }
-    for (int k = 0; sums && fits && k < s->n_pos; k++) {
+    for (int k = 0; sums && half && fits && k < s->n_pos; k++) {
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
         const double *x;
@@ -124,14 +149,15 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candi
         for (int32_t i = 0; i < s->n_node; i++)
             fits[i] = fits[i] && add_products(&s->samples[i * FD_PROPOSE_POSITIONS + k], fd_trace_node_at(s->ref, i),
                                               s->pos[k], rank, shape, x, sums[i]);
+        if (2 * (k + 1) <= s->n_pos) memcpy(half, sums, sizeof *half * (size_t)s->n_node);
     }
-    for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++) {
-        double norms = sqrt(sums[i][1] * sums[i][2]);
-        if (!fits[i] || !(norms > 0) || !isfinite(norms)) continue;
-        fd_candidate candidate = {.node = i, .away = 1 - fabs(sums[i][0]) / norms, .factor = sums[i][0] / sums[i][1]};
+    for (int32_t i = 0; sums && half && fits && n_open > 0 && i < s->n_node; i++) {
+        fd_candidate candidate = {.node = i};
+        if (!fits[i] || !distance(sums[i], half[i], &candidate)) continue;
         strcpy(candidate.ops, l->ops);
         offer(best, &candidate);
     }
     free(sums);
+    free(half);
     free(fits);
 }
