@@ -121,17 +121,30 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     c->flips.side = which;
     FD_TRY(choose_class(&how, given, source, evidence, err));
     FD_TRY(attribute_in_class(c, which, &how, out, err));
-    if (*source != FD_CLASS_INFERRED) return FD_OK;
-    FD_TRY(fd_refute_class_by_bug(&how, out, evidence, err));
+    if (*source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, evidence, err));
     if (how.numerics == out->numerics) return FD_OK;
     forget_attribution(c, which, out);
     return attribute_in_class(c, which, &how, out, err);
+}
+
+/* A class was given that keeps binary32 tensors, and the trace has none. */
+static fd_code note_16_bit_tensors(comparison *c, const fd_attribution *of, fd_error *err) {
+    fd_attribution_options how = options_of(c, CAND);
+    const fd_numerics_class *given = c->o->numerics, *shown;
+    if (!given || !of->found) return FD_OK;
+    FD_TRY(fd_class_of_16_bit_values(&how, given, &shown, err));
+    fd_remark r = {FD_NOTE_TENSORS_OF_16_BITS};
+    snprintf(r.node, sizeof r.node, "%s", given->name);
+    snprintf(r.other, sizeof r.other, "%s", shown->name);
+    if (shown != given) fd_verdict_note(c->verdict, r);
+    return FD_OK;
 }
 
 /* Tensors that a sound engine recorded wrongly are left out, and the rest is judged again. */
 static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_evidence *evidence, fd_attribution *out,
                                fd_error *err) {
     FD_TRY(attribute_side(c, CAND, c->o->numerics, source, evidence, out, err));
+    FD_TRY(note_16_bit_tensors(c, out, err));
     if (!out->found) return FD_OK;
     fd_attribution_options how = options_of(c, CAND);
     how.numerics = out->numerics;
@@ -285,11 +298,18 @@ static fd_code look_for_mixed_class(comparison *c, fd_class_source source, fd_at
     if (source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of))
         return FD_OK;
     FD_TRY(explain_first(c, &ask, &e, err));
-    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
-    if (!mixed) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
+    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
+    if (mixed) {
+        snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
+    } else if (!e.named) {
+        double error;
+        FD_TRY(fd_is_own_way(&ask, of, &error, &mixed, err));
+        snprintf(r.text, sizeof r.text,
+                 "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
+    }
+    if (!mixed) return FD_OK;
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
-    snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
     fd_verdict_reason(c->verdict, r);
     of->found = false;
     return FD_OK;

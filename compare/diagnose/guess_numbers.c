@@ -62,9 +62,6 @@ static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 
 enum { MOST_OFFSET = 64 };
 
-/* Positions beyond a modulus or a maximum: one alone may have come there in other ways. */
-enum { FEWEST_FOLDED = 2 };
-
 static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
     int32_t prompt = t->all.request->args.first_batch;
@@ -72,15 +69,11 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
-                 {FD_POSITION_OFFSET, -first, -first},
-                 {FD_POSITION_OFFSET, first, first},
-                 {FD_POSITION_OFFSET, prompt, prompt},
-                 {FD_POSITION_OFFSET, -n_step, n_step},
-                 {FD_POSITION_IS, 0, 2},
-                 {FD_POSITION_CLAMPED, -2, -1},
-                 {FD_POSITION_MODULO, 2, n_kv - FEWEST_FOLDED},
-                 {FD_POSITION_AT_MOST, 1, n_kv - 1 - FEWEST_FOLDED}};
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},           {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},    {FD_POSITION_OFFSET, prompt, prompt},
+                 {FD_POSITION_OFFSET, -n_step, n_step}, {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},         {FD_POSITION_MODULO, 2, n_kv - 1},
+                 {FD_POSITION_AT_MOST, 1, n_kv - 2}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
@@ -90,6 +83,15 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;
+}
+
+/* ---- caches ---- */
+
+/* Rows that were not written, before rows that were written elsewhere: in few steps of one row these look the same. */
+static fd_code try_unwritten(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    if (h.node < 0) return FD_OK;
+    h.end = (int32_t)fd_node_width(node);
+    return fd_trial_try(t, &h, err);
 }
 
 /* ---- keys ---- */
@@ -162,6 +164,8 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
 }
 
 fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
+    fd_hypothesis zeros = {.guess = FD_GUESS_FACTOR, .value = 0};
+    if (parts && !fd_trial_many_layers(t)) FD_TRY(for_nodes_of(t, FD_OP_KV_WRITE, zeros, try_unwritten, true, err));
     for (int32_t i = 0; i < fd_n_parameter; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
         FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));

@@ -1,7 +1,5 @@
 #include "compare/diagnose/later_steps.h"
 
-#include <string.h>
-
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 
 /* The first position of a step that departs; -1. */
@@ -107,32 +105,39 @@ static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int3
     return best;
 }
 
-/* Later steps can be asked: the rows of earlier ones, which they read, are recorded, or the name says nothing of them. */
-static bool may_ask_later(const fd_diagnose_options *ask, const fd_explanation *e) {
+/* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer. */
+static bool may_ask_later(const fd_diagnose_options *ask) {
     const fd_node *nodes = ask->graph->nodes;
     const fd_node_finding *f = ask->finding;
+    return f->span_first == f->node || nodes[f->span_first].layer == nodes[f->node].layer;
+}
+
+/* Position 15 of 16 is 0 modulo 15. So must those after it be, or it was that row alone. */
+static bool folds_positions(const fd_explanation *e) {
     const fd_hypothesis *h = &e->remaining[0].hypothesis;
-    if (f->span_first == f->node) return true;
-    bool one_layer = nodes[f->span_first].layer == nodes[f->node].layer;
-    if (!one_layer || h->guess != FD_GUESS_FAULT) return one_layer && h->guess == FD_GUESS_KEYS;
-    const fd_fault_info *info = fd_fault_at(h->fault);
-    return !info->lasting && (strcmp(info->family, "attention") == 0 || strcmp(info->family, "kv_cache") == 0);
+    return h->guess == FD_GUESS_POSITION && (h->which == FD_POSITION_MODULO || h->which == FD_POSITION_AT_MOST);
 }
 
 fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                           fd_error *err) {
-    int32_t later = fullest_step(ask, z, n_pos);
+    int32_t later = fullest_step(ask, z, n_pos), next = ask->finding->step + 1;
+    const bool right = later < 0;
     fd_explanation other;
     bool yes;
     bool few = e->n_departing > 0 && e->n_departing <= FEW_ROWS; /* by the bounds; 0: found by what is left */
-    if (!e->named || e->slope_rows > 0 || !few || ask->finding->n_odd > 0 || later < 0) return FD_OK;
-    if (!may_ask_later(ask, e)) return FD_OK;
+    if (!e->named || e->slope_rows > 0 || !few || ask->finding->n_odd > 0 || !may_ask_later(ask)) return FD_OK;
+    if (right && folds_positions(e) && next < fd_trace_n_step(ask->trace)) later = next;
+    if (later < 0 || fd_trace_steps(ask->trace)[later].pos0 >= n_pos) return FD_OK;
     fd_node_finding finding = at_step(ask, later, z, n_pos);
     fd_diagnose_options there = *ask;
     there.finding = &finding;
+    there.whole_run = true;
+    there.right_too = right;
     FD_TRY(gives(&there, e, &yes, err));
     if (yes) return FD_OK;
-    FD_TRY(fd_diagnose(&there, &other, err));
+    there.whole_run = there.right_too = false;
+    other.named = false;
+    if (!right) FD_TRY(fd_diagnose(&there, &other, err));
     if (other.named) FD_TRY(gives(ask, &other, &yes, err));
     if (yes) {
         *e = other;

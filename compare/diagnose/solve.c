@@ -10,7 +10,8 @@
 /* From a millionth of the right number to a million times it, in steps of 10^(1/4). */
 enum { COARSE = 24, PER_DECADE = 4, FINE = 44 };
 
-#define MOST_EPS 0.1
+#define MOST_EPS    0.1
+#define MOST_FACTOR 1e4
 
 static fd_code distance_at(fd_trial *t, fd_hypothesis *h, double value, double *distance, fd_error *err) {
     h->value = value;
@@ -46,8 +47,10 @@ static double with_digits(double x, int digits) {
 }
 
 /* A number that no engine has by mistake is another error in disguise: an eps near the mean square is a factor of the row, eps
- * times or over n_embd a factor of what the norm reads, positions divided by nearly 1 are positions that are off by one. */
+ * times or over n_embd a factor of what the norm reads, a huge factor something that was left out, positions divided by nearly 1 are positions that are off by one. */
 static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value, double right) {
+    if (h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_INPUT_FACTOR)
+        return value > MOST_FACTOR || value < 1 / MOST_FACTOR;
     if (h->guess != FD_GUESS_PARAMETER) return false;
     const char *name = fd_parameters[h->which].name;
     double ratio = value / right, n_embd = t->all.request->args.graph->hparams.n_embd;

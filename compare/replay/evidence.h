@@ -56,8 +56,9 @@ typedef struct fd_class_case {
     bool loses_to_steps;            /* of most of their rows something is lost to the other side of steps (steps.h) */
     int32_t n_direct, n_failed; /* tensors computed from recorded ones alone; of those, the ones beyond the bounds */
     bool products, attention;   /* most of these need it, as far as the class rounds them */
-    bool rounds_products;       /* any of those that were judged */
-    fd_evidence_row *rows;      /* [n_node, n_slot]; owned */
+    int32_t n_plain, n_plain_needed; /* products computed from recorded tensors alone: rounded, needed, as above */
+    bool rounds_products;            /* any of those that were judged */
+    fd_evidence_row *rows;           /* [n_node, n_slot]; owned */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);

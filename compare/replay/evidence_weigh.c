@@ -95,6 +95,9 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     if (other) return;
     kinds[!product].rounded++;
     kinds[!product].needed += needed;
+    if (!product || e->n_way[node->id] > 0) return;
+    c->n_plain++;
+    c->n_plain_needed += needed;
 }
 
 /* By the class's own roundings, not by binary32's. */

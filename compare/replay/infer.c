@@ -213,3 +213,17 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     note_rivals(&c, chosen, evidence);
     return FD_OK;
 }
+
+fd_code fd_class_of_16_bit_values(const fd_attribution_options *options, const fd_numerics_class *given,
+                                  const fd_numerics_class **out, fd_error *err) {
+    fd_attribution_options how = *options;
+    const fd_numerics_class *shown;
+    fd_class_evidence unused;
+    bool factors_alone = given->u_in > 0x1p-24 && given->u_out <= 0x1p-24 && !given->q8_activations;
+    *out = given;
+    if (!factors_alone || fd_class_sums_in_16_bits(given) || given->fast_math) return FD_OK;
+    FD_TRY(fd_infer_class(&how, &shown, &unused, err));
+    bool same_type = shown->u_out >= given->u_in && shown->u_out <= given->u_in;
+    if (same_type) *out = shown;
+    return FD_OK;
+}
