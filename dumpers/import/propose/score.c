@@ -6,9 +6,6 @@
 
 #include "dumpers/import/propose/score.h"
 
-/* 1 − cosine of what differs by rounding alone, in 16 bits too. */
-#define SAME 1e-4
-
 static double norm_of(const float *x, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
@@ -60,6 +57,14 @@ void fd_scorer_free(fd_scorer *s) {
     free(s);
 }
 
+int fd_scorer_positions(const fd_scorer *scorer) {
+    return scorer->n_pos;
+}
+
+int32_t fd_scorer_position(const fd_scorer *scorer, int k) {
+    return scorer->pos[k];
+}
+
 /* Sums over elements of a row against a node's, keys beyond the position left out. False when the sizes differ. */
 static bool add_products(const fd_sample *ref, const fd_trace_node *node, int32_t pos, int rank, const int64_t *shape,
                          const double *x, double sums[3]) {
@@ -104,38 +109,39 @@ static bool is_heads(const char *name) {
     return strstr(name, ".attn_q") || strstr(name, ".attn_k") || strstr(name, ".cache_k");
 }
 
-/* 1 − |cosine| of a tensor and a node, and the factor between them. False: no size. */
-static bool distance_of(const double sums[3], fd_candidate *out) {
-    double norms = sqrt(sums[1] * sums[2]);
+/* What the node's sums over a part of the positions say; false: nothing. */
+static bool candidate_of(const double sums[][3], int from, int to, fd_candidate *out) {
+    double sum[3] = {0};
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < 3; i++) sum[i] += sums[k][i];
+    const double norms = sqrt(sum[1] * sum[2]);
     if (!(norms > 0) || !isfinite(norms)) return false;
-    out->away = 1 - fabs(sums[0]) / norms;
-    out->factor = sums[0] / sums[1];
+    out->away = 1 - fabs(sum[0]) / norms;
+    out->factor = sum[0] / sum[1];
     return true;
 }
 
-/* Over all positions; where these do not fit, and the first half does to the last digits, over that half: a bug of later chunks
- * or of decode must not hide what a tensor is. */
-static bool distance(const double all[3], const double first_half[3], fd_candidate *out) {
-    fd_candidate early;
-    bool found = distance_of(all, out);
-    if (found && out->away > FD_PROPOSE_FAR && distance_of(first_half, &early) && early.away < SAME) {
-        out->away = early.away;
-        out->factor = early.factor;
+static void offer_node(const fd_layout *l, int32_t node, int n_pos, const double sums[][3], fd_ranking *ranking) {
+    for (int part = 0; part < (l->ids ? 1 : FD_PROPOSE_PARTS); part++) { /* few ids agree by chance */
+        int from, to;
+        fd_candidate candidate = {.node = node};
+        strcpy(candidate.ops, l->ops);
+        if (fd_propose_part(part, n_pos, &from, &to) && candidate_of(sums, from, to, &candidate))
+            offer(ranking->best[part], &candidate);
     }
-    return found;
 }
 
-void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candidate *best) {
-    double(*sums)[3] = calloc((size_t)s->n_node + 1, sizeof *sums);
-    double(*half)[3] = calloc((size_t)s->n_node + 1, sizeof *half);
+void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_ranking *ranking) {
+    double(*sums)[FD_PROPOSE_POSITIONS][3] = calloc((size_t)s->n_node + 1, sizeof *sums);
     bool *fits = calloc((size_t)s->n_node + 1, sizeof *fits);
     int n_open = 0;
     for (int32_t i = 0; fits && i < s->n_node; i++) {
         const fd_trace_node *node = fd_trace_node_at(s->ref, i);
         bool copy = strcmp(node->op, "kv_write") == 0;
-        fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most);
+        fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most) &&
+                  (!l->ids || strcmp(node->op, "top_k") == 0);
     }
-    for (int k = 0; sums && half && fits && k < s->n_pos; k++) {
+    for (int k = 0; sums && fits && k < s->n_pos; k++) {
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
         const double *x;
@@ -148,16 +154,10 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candi
         n_open++;
         for (int32_t i = 0; i < s->n_node; i++)
             fits[i] = fits[i] && add_products(&s->samples[i * FD_PROPOSE_POSITIONS + k], fd_trace_node_at(s->ref, i),
-                                              s->pos[k], rank, shape, x, sums[i]);
-        if (2 * (k + 1) <= s->n_pos) memcpy(half, sums, sizeof *half * (size_t)s->n_node);
+                                              s->pos[k], rank, shape, x, sums[i][k]);
     }
-    for (int32_t i = 0; sums && half && fits && n_open > 0 && i < s->n_node; i++) {
-        fd_candidate candidate = {.node = i};
-        if (!fits[i] || !distance(sums[i], half[i], &candidate)) continue;
-        strcpy(candidate.ops, l->ops);
-        offer(best, &candidate);
-    }
+    for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++)
+        if (fits[i]) offer_node(l, i, s->n_pos, (const double(*)[3])sums[i], ranking);
     free(sums);
-    free(half);
     free(fits);
 }
