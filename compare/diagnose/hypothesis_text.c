@@ -118,7 +118,9 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     bool some = width && (h->first > 0 || h->end < width), one = h->end - h->first == 1;
     if (some && one) snprintf(where, sizeof where, "%s %d is", unit, h->first);
     if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
-    if (h->value == 0.0)
+    if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
+        SAY("the step's rows are zero in the cache: not written");
+    else if (h->value == 0.0)
         SAY("%s zero", some ? where : "it is");
     else
         SAY("%s %.6g times the right ones", where, h->value);

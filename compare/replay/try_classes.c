@@ -26,7 +26,7 @@ static double shown_roundoff(const fd_evidence *evidence) {
     for (int i = 0; i < 2; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_find(classes[i]);
         fd_storage storage = fd_evidence_storage(evidence, class_);
-        if (storage.n_stored > 0 && storage.n_wide == 0) return class_->u_out;
+        if (storage.n_seen > 0 && storage.n_wide == 0) return class_->u_out;
     }
     return 0;
 }
