@@ -29,8 +29,8 @@ typedef struct fd_layout {
     char ops[FD_PROPOSE_MAX_OPS];
 } fd_layout;
 
-/* Scores the layout against all nodes; `best` [FD_PROPOSE_KEEP] keeps the nearest. `only_heads`: against Q and K alone. A
- * row that cannot be read is no match. */
-void fd_scorer_score(const fd_scorer *scorer, fd_layout *layout, bool only_heads, fd_candidate *best);
+/* Scores the layout against all nodes; `ranking` keeps the nearest. `only_heads`: against Q and K alone. A row that cannot be
+ * read is no match. */
+void fd_scorer_score(const fd_scorer *scorer, fd_layout *layout, bool only_heads, fd_ranking *ranking);
 
 #endif
