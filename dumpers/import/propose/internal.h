@@ -46,6 +46,12 @@ int32_t fd_scorer_position(const fd_scorer *scorer, int k);
 fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_ranking *out,
                        fd_error *err);
 
+/* Whole numbers, and no 16-bit words that may be halves. */
+static inline bool fd_propose_is_ids(const fd_import_plan *plan, size_t tensor) {
+    const fd_array_type type = fd_source_at(plan->source, tensor)->type;
+    return !fd_array_is_float(type) && type != FD_ARRAY_U16;
+}
+
 /* A name fits when the angle to its node is below acos(1 - FD_PROPOSE_FAR), and is clear when the next node is
  * FD_PROPOSE_CLEAR times as far away. Where only a part of the positions decides, it has to be nearer and clearer: there are
  * many parts, and a tie among all positions must not be broken by the luck of some. */

@@ -48,7 +48,8 @@ static fd_code open_rows(const search *s, size_t tensor, fd_layout *l) {
 static fd_code open_layout(const search *s, const char *reading, const char *ops, fd_layout *l) {
     char text[FD_PROPOSE_MAX_OPS + 32];
     const char *words[] = {s->as, reading, s->slice, ops};
-    *l = (fd_layout){.plan = *s->scorer->plan, .least = INT64_MAX};
+    *l = (fd_layout){
+        .plan = *s->scorer->plan, .least = INT64_MAX, .ids = fd_propose_is_ids(s->scorer->plan, s->tensors[0])};
     for (size_t i = 0, at = 0; i < 4; i++) {
         int n = snprintf(l->ops + at, sizeof l->ops - at, "%s%s", at && *words[i] ? " " : "", words[i]);
         if (n < 0 || (size_t)n >= sizeof l->ops - at)

@@ -169,10 +169,9 @@ static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
     size_t n = p->n;
     for (size_t i = 0; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(p->source, p->items[i].tensors[0]);
-        bool other = !fd_array_is_float(t->type) && t->type != FD_ARRAY_U16; /* ids and masks */
-        if (other || fd_source_is_weight(t->name)) continue;
+        if (fd_source_is_weight(t->name) || fd_source_is_tokens(t)) continue;
         FD_TRY(rank(p, scorer, &p->items[i]));
-        if (!p->items[i].matched) FD_TRY(split(p, scorer, i));
+        if (!p->items[i].matched && !fd_propose_is_ids(&p->plan, p->items[i].tensors[0])) FD_TRY(split(p, scorer, i));
     }
     return FD_OK;
 }

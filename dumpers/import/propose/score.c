@@ -122,7 +122,7 @@ static bool candidate_of(const double sums[][3], int from, int to, fd_candidate 
 }
 
 static void offer_node(const fd_layout *l, int32_t node, int n_pos, const double sums[][3], fd_ranking *ranking) {
-    for (int part = 0; part < FD_PROPOSE_PARTS; part++) {
+    for (int part = 0; part < (l->ids ? 1 : FD_PROPOSE_PARTS); part++) { /* few ids agree by chance */
         int from, to;
         fd_candidate candidate = {.node = node};
         strcpy(candidate.ops, l->ops);
@@ -138,7 +138,8 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_ranki
     for (int32_t i = 0; fits && i < s->n_node; i++) {
         const fd_trace_node *node = fd_trace_node_at(s->ref, i);
         bool copy = strcmp(node->op, "kv_write") == 0;
-        fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most);
+        fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most) &&
+                  (!l->ids || strcmp(node->op, "top_k") == 0);
     }
     for (int k = 0; sums && fits && k < s->n_pos; k++) {
         int rank;

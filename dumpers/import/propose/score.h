@@ -26,6 +26,7 @@ typedef struct fd_layout {
     fd_import_rows rows[FD_PROPOSE_POSITIONS];
     bool open[FD_PROPOSE_POSITIONS]; /* the tensor holds that position */
     int64_t least, most;             /* elements of a row over the steps */
+    bool ids;                        /* whole numbers: the experts that a router chose, or nothing */
     char ops[FD_PROPOSE_MAX_OPS];
 } fd_layout;
 
