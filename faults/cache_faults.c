@@ -127,9 +127,11 @@ FD_EDIT(v_is_k, read_other(site->graph, node, fd_fault_sibling(site->graph, node
     }
 
 static const fd_fault rows[] = {
-    {CACHE("kv_off_by_one", "cache_k", FD_OP_KV_WRITE, "K and V rows are written one position too far"),
+    {CACHE("kv_off_by_one", "cache_k", FD_OP_KV_WRITE,
+           "rows are written to the cache (of K and V, or a convolution's) one position too far"),
      .edit = one_further},
-    {CACHE("kv_one_short", "cache_k", FD_OP_KV_WRITE, "K and V rows are written one position too early"),
+    {CACHE("kv_one_short", "cache_k", FD_OP_KV_WRITE,
+           "rows are written to the cache (of K and V, or a convolution's) one position too early"),
      .edit = one_short},
     {CACHE("kv_by_element", "cache_k", FD_OP_KV_WRITE, "the cache advances by one element a position, not by a row"),
      .override = by_element},

@@ -118,12 +118,14 @@ const struct argp fd_cmd_check_argp = {
 static void suggest_next(const arguments *a, bool of_files, fd_verdict *v) {
     static const char inspect[] = "firstdiff inspect ";
     char tensor[128] = "";
-    bool missing = false;
+    bool missing = false, caches = true; /* a cache is a copy: what reads it shows whether it is right */
     for (int32_t i = 0; i < v->reasons.n && i < FD_MAX_REMARKS; i++)
         missing |= v->reasons.items[i].kind == FD_REASON_NOT_SEEN;
+    for (int32_t i = 0; i < v->n_missing; i++) caches &= v->missing[i].allowed || strstr(v->missing[i].name, ".cache_");
     if (v->status == FD_INCOMPLETE && missing)
         snprintf(v->next, sizeof v->next,
-                 "record these tensors too, or accept that they are missing: --allow-missing '*'");
+                 "record these tensors too, or accept that they are missing: --allow-missing '%s'",
+                 caches ? "*.cache_*" : "*");
     bool shows_candidate = strncmp(v->next, inspect, strlen(inspect)) == 0 && !v->replay.of_reference;
     if (!shows_candidate || !of_files || a->keep) return;
     const char *last = strrchr(v->next, '\'') ? strchr(v->next, '\'') : strrchr(v->next, ' ') + 1;
