@@ -230,7 +230,7 @@ typedef struct fd_verdict_counts {
 typedef enum fd_remark_kind {
     /* reasons: why a verdict of "identical" or "noise" is impossible */
     FD_REASON_NOT_SEEN,  /* n: tensors that could not be looked at */
-    FD_REASON_UNMATCHED, /* n: the candidate's tensors that its map does not name */
+    FD_REASON_UNMATCHED, /* n: the candidate's names that its map does not know; text: the first */
     FD_REASON_NOTHING_COMPARED,
     FD_REASON_RUN_STOPPED,      /* side: its trace is incomplete; n: positions */
     FD_REASON_POSITIONS_DIFFER, /* n: reference's, candidate's */

@@ -2,6 +2,8 @@
 #ifndef FD_MODEL_WEIGHT_ROWS_H
 #define FD_MODEL_WEIGHT_ROWS_H
 
+#include <string.h>
+
 #include "model/graph.h"
 #include "model/gguf/quant.h"
 
@@ -18,8 +20,14 @@ static inline void fd_weight_piece(const fd_weight *w, int64_t row, int64_t at, 
     fd_dequantize_row(w->dtype, (const char *)w->data + offset, out, fd_piece_length(w->n_col, at));
 }
 
-/* Element i of a row (its block is decoded: one element for the float formats). */
+/* Element i of a row (its block is decoded: one element for the float formats). Biases and norms are binary32 in most
+ * files, and are read an element at a time: theirs need no division by a block's length. */
 static inline float fd_weight_row_element(const fd_weight *w, int64_t row, int64_t i) {
+    if (w->dtype == FD_F32) {
+        float value;
+        memcpy(&value, (const char *)w->data + (row * w->n_col + i) * (int64_t)sizeof value, sizeof value);
+        return value;
+    }
     int64_t block = fd_dtype_get(w->dtype)->block_elements, first = i - i % block;
     int64_t offset = row * fd_dtype_row_bytes(w->dtype, w->n_col) + fd_dtype_row_bytes(w->dtype, first);
     float values[FD_PIECE];

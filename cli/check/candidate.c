@@ -110,9 +110,9 @@ static fd_code find_map(opening *o, fd_error *err) {
     if (code == FD_OK) code = fd_name_map_parse("found from the values", text, size, &o->map, err);
     if (code == FD_OK && found.n_ask)
         fprintf(stderr,
-                "%zu names are undecided: firstdiff import %s --map auto --model %s > my.map, decide the lines "
+                "%zu name%s undecided: firstdiff import %s --map auto --model %s > my.map, decide the lines "
                 "with ask there, then --map my.map\n",
-                found.n_ask, o->input->path, o->input->model_path);
+                found.n_ask, found.n_ask == 1 ? " is" : "s are", o->input->path, o->input->model_path);
     free(text);
     return code;
 }
@@ -172,7 +172,7 @@ static fd_code import_candidate(opening *o, fd_error *err) {
         FD_TRY(fd_cli_temporary(path, err));
     else if (snprintf(path, sizeof path, "%s/cand.h5", o->input->keep) >= (int)sizeof path)
         return fd_fail(err, FD_ERR_INPUT, "--keep %.100s…: too long", o->input->keep);
-    fd_code code = fd_cli_write_mapped(o->source, &o->how, path, &o->out->n_unmatched, trace, err);
+    fd_code code = fd_cli_write_mapped(o->source, &o->how, path, &o->out->unmatched, trace, err);
     if (!o->input->keep)
         unlink(path); /* what is open stays readable */
     else if (code == FD_OK && o->out->of_files && !fd_trace_set_path(*trace, path))

@@ -3,19 +3,20 @@
 #define FD_CLI_CHECK_CANDIDATE_H
 
 #include "cli/check/reference.h"
+#include "cli/import/mapped_trace.h"
 
 typedef struct fd_check_input { /* as given; NULL: not given */
     const char *model_path, *path;
     const char *tokens, *tokens_file, *steps; /* lists of integers, as text */
     const char *map, *weights;
     const char *cache_type; /* of a dump's K/V cache */
-    const char *keep; /* a folder for cand.h5 and found.map */
+    const char *keep;       /* a folder for cand.h5 and found.map */
 } fd_check_input;
 
 typedef struct fd_candidate {
-    fd_trace *trace;    /* the caller closes it */
-    bool of_files;      /* it was made from files, so it has no other name than where it was kept */
-    size_t n_unmatched; /* tensors without a node; they are listed on stderr */
+    fd_trace *trace;            /* the caller closes it */
+    bool of_files;              /* it was made from files, so it has no other name than where it was kept */
+    fd_cli_unmatched unmatched; /* listed on stderr, too */
 } fd_candidate;
 
 /* Opens a trace with the GGUF's names as it is, and imports anything else with the map of fd_cli_choose_map. Where there

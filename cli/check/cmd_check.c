@@ -160,8 +160,11 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
                         .repro = a->output.repro,
                         .replay_gpu = a->replay_gpu};
     if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
-    if (code == FD_OK && candidate.n_unmatched > 0)
-        fd_verdict_late_reason(verdict, (fd_remark){FD_REASON_UNMATCHED, .n = {(int64_t)candidate.n_unmatched}});
+    if (code == FD_OK && candidate.unmatched.n > 0) {
+        fd_remark unmatched = {FD_REASON_UNMATCHED, .n = {(int64_t)candidate.unmatched.n}};
+        snprintf(unmatched.text, sizeof unmatched.text, "%s", candidate.unmatched.names);
+        fd_verdict_late_reason(verdict, unmatched);
+    }
     if (code == FD_OK && !other_prompt) suggest_next(a, candidate.of_files, verdict);
     fd_trace_close(candidate.trace);
     fd_trace_close(ref);

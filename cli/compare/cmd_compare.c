@@ -103,7 +103,7 @@ static fd_code check_outputs(const arguments *a, fd_error *err) {
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
-static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatched, fd_error *err) {
+static fd_code compare_files(arguments *a, fd_verdict *verdict, fd_cli_unmatched *unmatched, fd_error *err) {
     fd_trace *traces[2] = {NULL, NULL};
     fd_cli_model model = {0};
     fd_baseline since;
@@ -115,7 +115,7 @@ static fd_code compare_files(arguments *a, fd_verdict *verdict, size_t *n_unmatc
     for (int i = 0; i < 2 && code == FD_OK && a->model; i++)
         code = fd_cli_check_trace_model(&model, a->model, traces[i], err);
     for (int i = 0; i < 2 && code == FD_OK; i++)
-        code = fd_cli_map_trace(i == 1 ? a->map : NULL, model.graph, &traces[i], n_unmatched, err);
+        code = fd_cli_map_trace(i == 1 ? a->map : NULL, model.graph, &traces[i], unmatched, err);
     fd_cli_pair pair = {.model = a->model ? &model : NULL,
                         .ref = traces[0],
                         .cand = traces[1],
@@ -144,16 +144,16 @@ int fd_cmd_compare(int argc, char **argv) {
     }
     fd_error err = {0};
     fd_verdict verdict = {0};
-    size_t n_unmatched = 0;
+    fd_cli_unmatched unmatched = {0};
     if (fd_cli_rank() > 0) { /* one writes */
         args.output.junit = args.output.html = args.output.repro = NULL;
     }
     fd_code code = check_outputs(&args, &err);
     if (code == FD_OK) code = fd_cli_check_replay(args.replay_gpu, &err);
     if (code == FD_OK) code = fd_cli_ranks_join(&err);
-    if (code == FD_OK) code = compare_files(&args, &verdict, &n_unmatched, &err);
+    if (code == FD_OK) code = compare_files(&args, &verdict, &unmatched, &err);
     int status = code == FD_OK ? fd_cli_print_verdict("compare", &verdict, &args.output) : fd_cli_fail("compare", &err);
     fd_verdict_free(&verdict);
     /* tensors that the map does not name were not compared */
-    return status == FD_EXIT_SAME && n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
+    return status == FD_EXIT_SAME && unmatched.n > 0 ? FD_EXIT_INCOMPLETE : status;
 }

@@ -85,7 +85,7 @@ typedef struct diff {
     fd_trace *trace[2];
     fd_cli_globs allow_missing; /* those given, and those that the traces' engines cannot record */
     char absent[2][sizeof((fd_trace_info *)0)->absent];
-    size_t n_unmatched;
+    fd_cli_unmatched unmatched;
     int32_t *tokens;
     int32_t n_token, n_generate;
     fd_trace_step *steps;
@@ -102,7 +102,7 @@ static fd_code open_trace(diff *d, int side, fd_error *err) {
     FD_TRY(fd_cli_open_trace(d->args->spec[side] + 6, SIZE_MAX, &d->trace[side], err));
     FD_TRY(fd_cli_check_trace_model(&d->model, d->args->model, d->trace[side], err));
     bool mapped = side == 1 || !is_trace(d->args->spec[1]);
-    FD_TRY(fd_cli_map_trace(mapped ? d->args->map : NULL, d->model.graph, &d->trace[side], &d->n_unmatched, err));
+    FD_TRY(fd_cli_map_trace(mapped ? d->args->map : NULL, d->model.graph, &d->trace[side], &d->unmatched, err));
     strcpy(d->absent[side], fd_trace_get_info(d->trace[side])->absent);
     fd_cli_allow_absent(&d->allow_missing, d->absent[side]);
     if (fd_trace_n_pos(d->trace[side]) == 0 || !fd_trace_tokens(d->trace[side]))
@@ -290,5 +290,5 @@ int fd_cmd_diff(int argc, char **argv) {
     fd_verdict_free(&verdict);
     close_sides(&d);
     /* tensors that the map does not name were not compared */
-    return status == FD_EXIT_SAME && d.n_unmatched > 0 ? FD_EXIT_INCOMPLETE : status;
+    return status == FD_EXIT_SAME && d.unmatched.n > 0 ? FD_EXIT_INCOMPLETE : status;
 }

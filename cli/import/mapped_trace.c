@@ -95,8 +95,29 @@ static void put_sources(const fd_import_plan *plan, fd_trace *mapped) {
     }
 }
 
+static void add_name(fd_cli_unmatched *to, const char *name) {
+    const size_t at = strlen(to->names), room = sizeof to->names - at;
+    const char *comma = to->n ? ", " : "";
+    to->n++;
+    if (at >= 4 && strcmp(to->names + at - strlen("…"), "…") == 0) return;
+    if (strlen(comma) + strlen(name) + strlen(", …") < room)
+        snprintf(to->names + at, room, "%s%s", comma, name);
+    else
+        snprintf(to->names + at, room, "%s…", comma);
+}
+
+/* Each name once, in whatever steps it stands. */
+static void add_names(fd_cli_unmatched *to, const fd_source *source, const size_t *arrays, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const char *name = fd_source_at(source, arrays[i])->name;
+        bool known = false;
+        for (size_t k = 0; k < i && !known; k++) known = strcmp(name, fd_source_at(source, arrays[k])->name) == 0;
+        if (!known) add_name(to, name);
+    }
+}
+
 fd_code fd_cli_write_mapped(const fd_source *source, const fd_import_options *how, const char *path,
-                            size_t *n_unmatched, fd_trace **mapped, fd_error *err) {
+                            fd_cli_unmatched *unmatched, fd_trace **mapped, fd_error *err) {
     fd_import_plan plan;
     const char *from = fd_source_path(source);
     FD_TRY(fd_import_make_plan(source, how, &plan, err));
@@ -105,9 +126,10 @@ fd_code fd_cli_write_mapped(const fd_source *source, const fd_import_options *ho
     if (code == FD_OK) put_sources(&plan, *mapped);
     if (code == FD_OK && !fd_trace_set_path(*mapped, from))
         code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", from);
-    size_t n = plan.n_unmatched + plan.n_unmatched_weight + how->map->ask.n;
-    *n_unmatched += n;
-    if (n > 0) {
+    add_names(unmatched, source, plan.unmatched, plan.n_unmatched);
+    add_names(unmatched, plan.weight_source, plan.unmatched_weights, plan.n_unmatched_weight);
+    for (size_t i = 0; unmatched->n == 0 && i < how->map->ask.n; i++) add_name(unmatched, how->map->ask.items[i]);
+    if (plan.n_unmatched + plan.n_unmatched_weight + how->map->ask.n > 0) {
         fprintf(stderr, "%s: tensors that the map %s does not name:\n", from, how->map->name);
         fd_cli_list_unmatched(stderr, &plan);
     }
@@ -122,7 +144,7 @@ void fd_cli_allow_absent(fd_cli_globs *globs, char *text) {
         globs->items[globs->n++] = glob;
 }
 
-fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched,
+fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace **trace, fd_cli_unmatched *unmatched,
                          fd_error *err) {
     const char *names = map_name ? map_name : fd_trace_get_info(*trace)->names;
     char path[4096];
@@ -135,7 +157,7 @@ fd_code fd_cli_map_trace(const char *map_name, const fd_graph *graph, fd_trace *
     if (code == FD_OK) code = fd_cli_temporary(path, err);
     if (code == FD_OK) {
         fd_trace *mapped = NULL;
-        code = fd_cli_write_mapped(source, &(fd_import_options){.map = map, .graph = graph}, path, n_unmatched, &mapped,
+        code = fd_cli_write_mapped(source, &(fd_import_options){.map = map, .graph = graph}, path, unmatched, &mapped,
                                    err);
         unlink(path);
         fd_trace_close(code == FD_OK ? *trace : mapped);

@@ -6,15 +6,21 @@
 #include "cli/arguments.h"
 #include "dumpers/import/import.h"
 
+/* Names that no line of a map gives a node. */
+typedef struct fd_cli_unmatched {
+    size_t n;
+    char names[128]; /* the first of them: "lm_head, layers.0.resid, …" */
+} fd_cli_unmatched;
+
 /* Replaces *trace by its mapped form when `map` (a built-in map or a file; NULL: what its attribute `names` says) asks
- * for one; else leaves it. `graph` may be NULL. *n_unmatched receives the tensors that no line of the map names; they
- * are listed on stderr. The temporary file lies in $TMPDIR, else /tmp, and is removed at once. */
-fd_code fd_cli_map_trace(const char *map, const fd_graph *graph, fd_trace **trace, size_t *n_unmatched, fd_error *err);
+ * for one; else leaves it. `graph` may be NULL. What the map leaves over is added to *unmatched and listed on stderr. The temporary file lies in $TMPDIR, else /tmp, and is removed at once. */
+fd_code fd_cli_map_trace(const char *map, const fd_graph *graph, fd_trace **trace, fd_cli_unmatched *unmatched,
+                         fd_error *err);
 
 /* Writes what `how` says of the source as the trace `path` and opens it, under the source's path and with the names that
- * the source has. Tensors without a node are counted and listed on stderr. */
+ * the source has. Names without a node are added to *unmatched and listed on stderr. */
 fd_code fd_cli_write_mapped(const fd_source *source, const fd_import_options *how, const char *path,
-                            size_t *n_unmatched, fd_trace **mapped, fd_error *err);
+                            fd_cli_unmatched *unmatched, fd_trace **mapped, fd_error *err);
 
 /* Nodes that a trace's engine cannot record (`absent` of its info; its map says so) need no --allow-missing; they
  * are still listed. `text` is cut into the globs and must outlive them. */

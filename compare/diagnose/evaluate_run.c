@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "compare/diagnose/workbench.h"
-#include "compare/replay/sample_sign.h"
+#include "compare/replay/samples.h"
 #include "model/gguf/quant.h"
 
 enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
@@ -131,29 +131,16 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     return FD_OK;
 }
 
-/* The element's own spread and the root mean square of its slice's, as replay adds it. */
-static void add_spread(const fd_op_args *args, const fd_variant *v, float *const sample[FD_N_SAMPLE], int64_t before) {
-    const fd_node *node = args->node;
-    int64_t stride = fd_node_row_stride(node, args->n_kv);
-    int64_t slice = node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
-    for (int64_t at = 0; at < args->n_pos * stride; at += slice) {
-        double sum = 0;
-        int64_t n = 0;
-        for (int pass = 0; pass < 2; pass++)
-            for (int64_t i = at; i < at + slice; i++) {
-                double own = 0;
-                for (int d = 0; d < FD_N_SAMPLE; d++) {
-                    double delta = (double)sample[d][before + i] - (double)v->rows[i];
-                    own += isfinite(delta) ? delta * delta : 0;
-                }
-                if (pass == 0) {
-                    sum += own;
-                    n += own > 0;
-                } else {
-                    v->tau[i] += FD_SAMPLED_SPREAD * sqrt((own + sum / (double)(n ? n : 1)) / FD_N_SAMPLE);
-                }
-            }
-    }
+/* Adds how far the samples went, as replay does. */
+static fd_code add_spread(const fd_op_args *args, const fd_variant *v, float *const sample[FD_N_SAMPLE], int64_t before,
+                          fd_error *err) {
+    int64_t stride = fd_node_row_stride(args->node, args->n_kv), n = args->n_pos * stride;
+    double *squares = calloc((size_t)n, sizeof *squares);
+    if (!squares) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+    for (int d = 0; d < FD_N_SAMPLE; d++) fd_samples_add_squares_f32(sample[d] + before, v->rows, n, squares);
+    fd_samples_add_spread(squares, n, fd_samples_slice(args->node, stride), FD_N_SAMPLE, v->tau);
+    free(squares);
+    return FD_OK;
 }
 
 /* Samples of the node; kept ones are rounded by the node itself, too. */
@@ -176,11 +163,10 @@ fd_code fd_bench_sample(const fd_evaluation *ev, fd_op_args *args, const fd_op_i
         const float *known = ev->bench->plain.works[args->node->id].sample[d];
         int64_t first = in->any_sample && known ? known_rows(ev, args) * fd_node_row_stride(args->node, args->n_kv) : 0;
         if (code == FD_OK && first > 0) memcpy(made[d], known, sizeof **made * (size_t)first);
-        for (int64_t i = first; i < n && keep && code == FD_OK; i++)
-            if (isfinite(made[d][before + i]) && v->tau[i] < FD_BOUND_UNKNOWN && args->node->op != FD_OP_TOP_K)
-                made[d][before + i] += (float)(fd_sample_sign(args->node->id, i, d) * v->tau[i]);
+        if (keep && code == FD_OK && args->node->op != FD_OP_TOP_K)
+            fd_samples_move(made[d] + before + first, v->tau + first, n - first, args->node->id, first, d);
     }
-    if (code == FD_OK && in->any_sample) add_spread(args, v, made, before);
+    if (code == FD_OK && in->any_sample) code = add_spread(args, v, made, before, err);
     for (int d = 0; d < FD_N_SAMPLE; d++) {
         if (keep && code == FD_OK)
             sample[d] = made[d];

@@ -64,7 +64,7 @@ fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, doub
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err);
 
 /* Adds to τ how far the samples went. */
-void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride);
+fd_code fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride, fd_error *err);
 
 /* Marks the rows after a choice of experts that was not recorded. `ran`: τ was computed. */
 fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
-#include "compare/replay/sample_sign.h"
+#include "compare/replay/samples.h"
 
 enum { MANY = 1 << 14 }; /* elements from which threads are worth waking */
 
@@ -168,30 +168,16 @@ fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t 
     return FD_OK;
 }
 
-/* The element's own spread and, in quadrature, the root mean square of its head's (of the row's, where there are no
- * heads or they run over positions), for an element's own may be small by chance. */
-void fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride) {
-    int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0;
-    int64_t slice = node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
-    if (!replay->sampled[0]) return;
-    for (int64_t at = 0; at < replay->n_pos * stride; at += slice) {
-        double sum = 0;
-        int64_t n = 0;
-        for (int pass = 0; pass < 2; pass++)
-            for (int64_t i = at; i < at + slice; i++) {
-                double own = 0;
-                for (int d = 0; d < FD_REPLAY_SAMPLES; d++) {
-                    double delta = replay->sampled[d][before + i] - replay->y[before + i];
-                    own += isfinite(delta) ? delta * delta : 0;
-                }
-                if (pass == 0) {
-                    sum += own;
-                    n += own > 0;
-                } else {
-                    replay->tau[i] += FD_SAMPLED_SPREAD * sqrt((own + sum / (double)(n ? n : 1)) / FD_REPLAY_SAMPLES);
-                }
-            }
-    }
+fd_code fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t stride, fd_error *err) {
+    int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0, n = replay->n_pos * stride;
+    if (!replay->sampled[0]) return FD_OK;
+    double *squares = calloc((size_t)n, sizeof *squares);
+    if (!squares) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    for (int d = 0; d < FD_REPLAY_SAMPLES; d++)
+        fd_samples_add_squares(replay->sampled[d] + before, replay->y + before, n, squares);
+    fd_samples_add_spread(squares, n, fd_samples_slice(node, stride), FD_REPLAY_SAMPLES, replay->tau);
+    free(squares);
+    return FD_OK;
 }
 
 /* Rounding may have changed a choice of experts that was not recorded, and no sample need show it: the rows after

@@ -271,7 +271,7 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
                 memcpy(replay->candidate + r * stride, y + r * stride, sizeof *y * (size_t)stride);
     }
     FD_TRY(store_state(replay, node, stride, span_first, err));
-    if (ran) fd_replay_add_spread(replay, node, stride);
+    if (ran) FD_TRY(fd_replay_add_spread(replay, node, stride, err));
     FD_TRY(fd_replay_spread_unknown(replay, node, stride, ran, err));
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];

@@ -16,8 +16,8 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
     switch (r->kind) {
     case FD_REASON_NOT_SEEN: SAY("%lld tensor%s could not be looked at", a, a == 1 ? "" : "s"); break;
     case FD_REASON_UNMATCHED:
-        SAY("%lld of the candidate's tensors ha%s no name that the map knows, and %s not looked at", a,
-            a == 1 ? "s" : "ve", a == 1 ? "was" : "were");
+        SAY("%lld of the candidate's names %s no node's by the map, and %s not looked at: %.127s", a,
+            a == 1 ? "is" : "are", a == 1 ? "was" : "were", r->text);
         break;
     case FD_REASON_NOTHING_COMPARED: SAY("nothing to compare"); break;
     case FD_REASON_RUN_STOPPED:

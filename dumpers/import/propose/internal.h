@@ -5,7 +5,12 @@
 
 #include "dumpers/import/propose/propose.h"
 
-enum { FD_PROPOSE_POSITIONS = 6, FD_PROPOSE_KEEP = 4, FD_PROPOSE_MAX_OPS = 96 };
+enum {
+    FD_PROPOSE_POSITIONS = 6,
+    FD_PROPOSE_PARTS = 2 * FD_PROPOSE_POSITIONS - 1,
+    FD_PROPOSE_KEEP = 4,
+    FD_PROPOSE_MAX_OPS = 96
+};
 
 typedef struct fd_candidate {
     int32_t node;                 /* of the reference; -1: none */
@@ -14,19 +19,46 @@ typedef struct fd_candidate {
     char ops[FD_PROPOSE_MAX_OPS]; /* "axis=-2 heads=4 interleave" */
 } fd_candidate;
 
+/* The nearest nodes, best first, each node once; node -1: no more. By all sampled positions, and by parts of them: where a
+ * bug begins in decode, or at a chunk, the rows before it still say what the tensor is. */
+typedef struct fd_ranking {
+    fd_candidate best[FD_PROPOSE_PARTS][FD_PROPOSE_KEEP];
+} fd_ranking;
+
+/* Part 0 of n sampled positions is all of them; then come the first n - 1, the last n - 1, the first n - 2, …
+ * False: n positions have no such part. */
+static inline bool fd_propose_part(int part, int n, int *from, int *to) {
+    const int left_out = (part + 1) / 2;
+    *from = part > 0 && part % 2 == 0 ? left_out : 0;
+    *to = part % 2 == 1 ? n - left_out : n;
+    return *from < *to;
+}
+
 typedef struct fd_scorer fd_scorer;
 /* Reads the reference's rows at the sampled positions. */
 fd_code fd_scorer_new(const fd_import_plan *plan, const fd_trace *ref, fd_scorer **out, fd_error *err);
 void fd_scorer_free(fd_scorer *scorer);
-/* The nearest nodes of the tensor, best first, each node once: best [FD_PROPOSE_KEEP]; `slice` "" or an operation that
- * takes a part of the tensor. `tensors` [n]: its occurrences over the steps. */
-fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
+/* How many positions are sampled, and the k-th of them. */
+int fd_scorer_positions(const fd_scorer *scorer);
+int32_t fd_scorer_position(const fd_scorer *scorer, int k);
+/* The nearest nodes of the tensor; `slice` "" or an operation that takes a part of the tensor. `tensors` [n]: its
+ * occurrences over the steps. */
+fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_ranking *out,
                        fd_error *err);
 
+/* Whole numbers, and no 16-bit words that may be halves. */
+static inline bool fd_propose_is_ids(const fd_import_plan *plan, size_t tensor) {
+    const fd_array_type type = fd_source_at(plan->source, tensor)->type;
+    return !fd_array_is_float(type) && type != FD_ARRAY_U16;
+}
+
 /* A name fits when the angle to its node is below acos(1 - FD_PROPOSE_FAR), and is clear when the next node is
- * FD_PROPOSE_CLEAR times as far away. */
-#define FD_PROPOSE_FAR   0.1
-#define FD_PROPOSE_CLEAR 10
+ * FD_PROPOSE_CLEAR times as far away. Where only a part of the positions decides, it has to be nearer and clearer: there are
+ * many parts, and a tie among all positions must not be broken by the luck of some. */
+#define FD_PROPOSE_FAR        0.1
+#define FD_PROPOSE_CLEAR      10
+#define FD_PROPOSE_PART_FAR   1e-3
+#define FD_PROPOSE_PART_CLEAR 100
 
 typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     size_t *tensors;
@@ -35,6 +67,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     char slice[24]; /* "" or "slice=0:64" */
     fd_candidate best[FD_PROPOSE_KEEP];
     bool matched, clear;
+    int32_t part_first, part_last; /* clear by sampled positions between these alone; -1: by all */
     bool written;
     bool differs;    /* its values are clear, but fit another rule than those of most other layers: no longer `clear` */
     char other[300]; /* "NODE OPERATION…": clear values, but what the layers say leaves this rule open, too; "" */

@@ -10,7 +10,7 @@ typedef struct search { /* for one name */
     size_t n;
     const char *slice;
     const char *as; /* "as=bf16": what 16-bit words are taken for; "": the array says */
-    fd_candidate *best;
+    fd_ranking *ranking;
     fd_error *err;
 } search;
 
@@ -48,7 +48,8 @@ static fd_code open_rows(const search *s, size_t tensor, fd_layout *l) {
 static fd_code open_layout(const search *s, const char *reading, const char *ops, fd_layout *l) {
     char text[FD_PROPOSE_MAX_OPS + 32];
     const char *words[] = {s->as, reading, s->slice, ops};
-    *l = (fd_layout){.plan = *s->scorer->plan, .least = INT64_MAX};
+    *l = (fd_layout){
+        .plan = *s->scorer->plan, .least = INT64_MAX, .ids = fd_propose_is_ids(s->scorer->plan, s->tensors[0])};
     for (size_t i = 0, at = 0; i < 4; i++) {
         int n = snprintf(l->ops + at, sizeof l->ops - at, "%s%s", at && *words[i] ? " " : "", words[i]);
         if (n < 0 || (size_t)n >= sizeof l->ops - at)
@@ -66,7 +67,7 @@ static fd_code open_layout(const search *s, const char *reading, const char *ops
 static fd_code try_layout(const search *s, const char *reading, const char *ops, bool only_heads) {
     fd_layout l;
     fd_code code = open_layout(s, reading, ops, &l);
-    if (code == FD_OK) fd_scorer_score(s->scorer, &l, only_heads, s->best);
+    if (code == FD_OK) fd_scorer_score(s->scorer, &l, only_heads, s->ranking);
     close_layout(&l);
     return code == FD_ERR_INPUT ? FD_OK : code;
 }
@@ -129,20 +130,28 @@ static fd_code try_cache(const search *s, const fd_source_tensor *t) {
     return FD_OK;
 }
 
+/* Does some node fit by all positions, or by a part of them? */
+static bool fits(const search *s) {
+    for (int part = 0; part < FD_PROPOSE_PARTS; part++)
+        if (s->ranking->best[part][0].away <= (part ? FD_PROPOSE_PART_FAR : FD_PROPOSE_FAR)) return true;
+    return false;
+}
+
 /* Rarer readings only where the common ones match nothing. */
 static fd_code try_all(const search *s, const fd_source_tensor *longest) {
     FD_TRY(try_axes(s, longest, longest->step < 0 ? 1 : s->scorer->plan->steps[longest->step].n_pos));
     if (longest->step < 0) return FD_OK; /* a trace has its positions first */
-    if (!(s->best[0].away <= FD_PROPOSE_FAR)) FD_TRY(try_flat(s, longest));
-    return s->best[0].away <= FD_PROPOSE_FAR ? FD_OK : try_cache(s, longest);
+    if (!fits(s)) FD_TRY(try_flat(s, longest));
+    return fits(s) ? FD_OK : try_cache(s, longest);
 }
 
-fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_candidate *best,
+fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n, const char *slice, fd_ranking *out,
                        fd_error *err) {
     static const char *const words[] = {"as=bf16", "as=f16"};
     const fd_source_tensor *longest = fd_source_at(scorer->plan->source, tensors[0]);
-    search s = {scorer, tensors, n, slice, "", best, err};
-    for (int i = 0; i < FD_PROPOSE_KEEP; i++) best[i] = (fd_candidate){.node = -1, .away = 2};
+    search s = {scorer, tensors, n, slice, "", out, err};
+    for (int i = 0; i < FD_PROPOSE_PARTS * FD_PROPOSE_KEEP; i++)
+        out->best[i / FD_PROPOSE_KEEP][i % FD_PROPOSE_KEEP] = (fd_candidate){.node = -1, .away = 2};
     for (size_t i = 1; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(scorer->plan->source, tensors[i]);
         if (scorer->plan->steps[t->step].n_pos > scorer->plan->steps[longest->step].n_pos) longest = t;

@@ -67,6 +67,8 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
         fprintf(p->out, "ask %s -> %s%s%s | %s%s%s scale=%.6g", l->source, l->node, space, l->ops, l->node, space,
                 l->ops, item->best[0].factor);
     fprintf(p->out, "  # %.3f: cosine %.6f, %s", sure, 1 - item->best[0].away, next);
+    if (item->part_first >= 0)
+        fprintf(p->out, "; by positions %d to %d alone, the others are otherwise", item->part_first, item->part_last);
     if (n > 1) fprintf(p->out, "; the least of %zu layers", n);
     if (*by_name) fprintf(p->out, "; by name alone in layers %s", by_name);
     if (item->left_out)

@@ -91,12 +91,28 @@ static bool prefer_own_size(fd_candidate *best) {
     return true;
 }
 
-static void judge(fd_proposed *item) {
-    const fd_candidate *next = &item->best[prefer_own_size(item->best) ? 2 : 1];
+/* Is the next node so many times as far away? An exact hit leaves room for rounding in float elements. */
+static bool is_clear(fd_candidate *best, double far, double times) {
+    const fd_candidate *next = &best[prefer_own_size(best) ? 2 : 1];
+    const double near = best[0].away > 1e-12 ? best[0].away : 1e-12;
+    return best[0].node >= 0 && best[0].away <= far && (next->node < 0 || next->away >= times * near);
+}
+
+/* By all positions, or by the longest part that is clear: of two positions and more, for one may fit by chance. */
+static void judge(const fd_scorer *scorer, fd_ranking *ranking, fd_proposed *item) {
+    const int n_pos = fd_scorer_positions(scorer);
+    int from, to, part = 0;
+    item->clear = is_clear(ranking->best[0], FD_PROPOSE_FAR, FD_PROPOSE_CLEAR);
+    item->part_first = item->part_last = -1;
+    for (int k = 1; !item->clear && fd_propose_part(k, n_pos, &from, &to) && to - from > 1; k++) {
+        if (!is_clear(ranking->best[k], FD_PROPOSE_PART_FAR, FD_PROPOSE_PART_CLEAR)) continue;
+        item->clear = true;
+        item->part_first = fd_scorer_position(scorer, from);
+        item->part_last = fd_scorer_position(scorer, to - 1);
+        part = k;
+    }
+    memcpy(item->best, ranking->best[part], sizeof item->best);
     item->matched = item->best[0].node >= 0 && item->best[0].away <= FD_PROPOSE_FAR;
-    /* an exact hit leaves room for rounding in float elements */
-    double near = item->best[0].away > 1e-12 ? item->best[0].away : 1e-12;
-    item->clear = item->matched && (next->node < 0 || next->away >= FD_PROPOSE_CLEAR * near);
 }
 
 /* A cache's row has the values of what was written to it; a whole cache, or a name with "cache" in it, means the copy. */
@@ -112,8 +128,9 @@ static void prefer_cache(const fd_proposer *p, fd_proposed *item) {
 }
 
 static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
-    FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, item->best, p->err));
-    judge(item);
+    fd_ranking ranking;
+    FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
+    judge(scorer, &ranking, item);
     prefer_cache(p, item);
     return FD_OK;
 }
@@ -152,10 +169,9 @@ static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
     size_t n = p->n;
     for (size_t i = 0; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(p->source, p->items[i].tensors[0]);
-        bool other = !fd_array_is_float(t->type) && t->type != FD_ARRAY_U16; /* ids and masks */
-        if (other || fd_source_is_weight(t->name)) continue;
+        if (fd_source_is_weight(t->name) || fd_source_is_tokens(t)) continue;
         FD_TRY(rank(p, scorer, &p->items[i]));
-        if (!p->items[i].matched) FD_TRY(split(p, scorer, i));
+        if (!p->items[i].matched && !fd_propose_is_ids(&p->plan, p->items[i].tensors[0])) FD_TRY(split(p, scorer, i));
     }
     return FD_OK;
 }

@@ -57,6 +57,14 @@ void fd_scorer_free(fd_scorer *s) {
     free(s);
 }
 
+int fd_scorer_positions(const fd_scorer *scorer) {
+    return scorer->n_pos;
+}
+
+int32_t fd_scorer_position(const fd_scorer *scorer, int k) {
+    return scorer->pos[k];
+}
+
 /* Sums over elements of a row against a node's, keys beyond the position left out. False when the sizes differ. */
 static bool add_products(const fd_sample *ref, const fd_trace_node *node, int32_t pos, int rank, const int64_t *shape,
                          const double *x, double sums[3]) {
@@ -101,14 +109,37 @@ static bool is_heads(const char *name) {
     return strstr(name, ".attn_q") || strstr(name, ".attn_k") || strstr(name, ".cache_k");
 }
 
-void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candidate *best) {
-    double(*sums)[3] = calloc((size_t)s->n_node + 1, sizeof *sums);
+/* What the node's sums over a part of the positions say; false: nothing. */
+static bool candidate_of(const double sums[][3], int from, int to, fd_candidate *out) {
+    double sum[3] = {0};
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < 3; i++) sum[i] += sums[k][i];
+    const double norms = sqrt(sum[1] * sum[2]);
+    if (!(norms > 0) || !isfinite(norms)) return false;
+    out->away = 1 - fabs(sum[0]) / norms;
+    out->factor = sum[0] / sum[1];
+    return true;
+}
+
+static void offer_node(const fd_layout *l, int32_t node, int n_pos, const double sums[][3], fd_ranking *ranking) {
+    for (int part = 0; part < (l->ids ? 1 : FD_PROPOSE_PARTS); part++) { /* few ids agree by chance */
+        int from, to;
+        fd_candidate candidate = {.node = node};
+        strcpy(candidate.ops, l->ops);
+        if (fd_propose_part(part, n_pos, &from, &to) && candidate_of(sums, from, to, &candidate))
+            offer(ranking->best[part], &candidate);
+    }
+}
+
+void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_ranking *ranking) {
+    double(*sums)[FD_PROPOSE_POSITIONS][3] = calloc((size_t)s->n_node + 1, sizeof *sums);
     bool *fits = calloc((size_t)s->n_node + 1, sizeof *fits);
     int n_open = 0;
     for (int32_t i = 0; fits && i < s->n_node; i++) {
         const fd_trace_node *node = fd_trace_node_at(s->ref, i);
         bool copy = strcmp(node->op, "kv_write") == 0;
-        fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most);
+        fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most) &&
+                  (!l->ids || strcmp(node->op, "top_k") == 0);
     }
     for (int k = 0; sums && fits && k < s->n_pos; k++) {
         int rank;
@@ -123,15 +154,10 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_candi
         n_open++;
         for (int32_t i = 0; i < s->n_node; i++)
             fits[i] = fits[i] && add_products(&s->samples[i * FD_PROPOSE_POSITIONS + k], fd_trace_node_at(s->ref, i),
-                                              s->pos[k], rank, shape, x, sums[i]);
+                                              s->pos[k], rank, shape, x, sums[i][k]);
     }
-    for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++) {
-        double norms = sqrt(sums[i][1] * sums[i][2]);
-        if (!fits[i] || !(norms > 0) || !isfinite(norms)) continue;
-        fd_candidate candidate = {.node = i, .away = 1 - fabs(sums[i][0]) / norms, .factor = sums[i][0] / sums[i][1]};
-        strcpy(candidate.ops, l->ops);
-        offer(best, &candidate);
-    }
+    for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++)
+        if (fits[i]) offer_node(l, i, s->n_pos, (const double(*)[3])sums[i], ranking);
     free(sums);
     free(fits);
 }

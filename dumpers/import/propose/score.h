@@ -26,11 +26,12 @@ typedef struct fd_layout {
     fd_import_rows rows[FD_PROPOSE_POSITIONS];
     bool open[FD_PROPOSE_POSITIONS]; /* the tensor holds that position */
     int64_t least, most;             /* elements of a row over the steps */
+    bool ids;                        /* whole numbers: the experts that a router chose, or nothing */
     char ops[FD_PROPOSE_MAX_OPS];
 } fd_layout;
 
-/* Scores the layout against all nodes; `best` [FD_PROPOSE_KEEP] keeps the nearest. `only_heads`: against Q and K alone. A
- * row that cannot be read is no match. */
-void fd_scorer_score(const fd_scorer *scorer, fd_layout *layout, bool only_heads, fd_candidate *best);
+/* Scores the layout against all nodes; `ranking` keeps the nearest. `only_heads`: against Q and K alone. A row that cannot be
+ * read is no match. */
+void fd_scorer_score(const fd_scorer *scorer, fd_layout *layout, bool only_heads, fd_ranking *ranking);
 
 #endif

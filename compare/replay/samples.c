@@ -1,0 +1,51 @@
+#include "compare/replay/samples.h"
+
+#include <math.h>
+
+#include "base/clones.h"
+#include "compare/bounds/bounds.h"
+
+/* Four draws know a spread to a third. */
+#define SAMPLED_SPREAD (4.0 / 3)
+
+FD_FOR_EACH_CPU
+void fd_samples_move(float *restrict rows, const double *restrict tau, int64_t n, int32_t node, int64_t first,
+                     int sample) {
+    for (int64_t i = 0; i < n; i++) {
+        float moved = rows[i] + (float)(fd_sample_sign(node, first + i, sample) * tau[i]);
+        rows[i] = isfinite(rows[i]) && tau[i] < FD_BOUND_UNKNOWN ? moved : rows[i];
+    }
+}
+
+FD_FOR_EACH_CPU
+void fd_samples_add_squares(const double *restrict sample, const double *restrict rows, int64_t n,
+                            double *restrict squares) {
+    for (int64_t i = 0; i < n; i++) {
+        double delta = sample[i] - rows[i], square = delta * delta;
+        squares[i] += isfinite(delta) ? square : 0;
+    }
+}
+
+FD_FOR_EACH_CPU
+void fd_samples_add_squares_f32(const float *restrict sample, const float *restrict rows, int64_t n,
+                                double *restrict squares) {
+    for (int64_t i = 0; i < n; i++) {
+        double delta = (double)sample[i] - (double)rows[i], square = delta * delta;
+        squares[i] += isfinite(delta) ? square : 0;
+    }
+}
+
+FD_FOR_EACH_CPU
+void fd_samples_add_spread(const double *restrict squares, int64_t n, int64_t slice, int n_sample,
+                           double *restrict tau) {
+    for (int64_t at = 0; at < n; at += slice) {
+        double sum = 0;
+        int64_t moved = 0;
+        for (int64_t i = at; i < at + slice; i++) {
+            sum += squares[i];
+            moved += squares[i] > 0;
+        }
+        double others = sum / (double)(moved ? moved : 1);
+        for (int64_t i = at; i < at + slice; i++) tau[i] += SAMPLED_SPREAD * sqrt((squares[i] + others) / n_sample);
+    }
+}

@@ -1,0 +1,35 @@
+/* Samples of rounding: a tensor that was not recorded is computed again with each of its elements moved by its bound, one
+ * way or the other. Which way, and what the samples say of the tensors after it. */
+#ifndef FD_COMPARE_REPLAY_SAMPLES_H
+#define FD_COMPARE_REPLAY_SAMPLES_H
+
+#include <stdint.h>
+
+#include "model/graph.h"
+
+/* Which way a sample goes: +1 or -1 by node and element, the same in every run of the program. */
+static inline double fd_sample_sign(int32_t node, int64_t i, int sample) {
+    uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)sample) + 1;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    return (h ^ h >> 33) & 1 ? 1 : -1;
+}
+
+/* Moves each of rows[0 … n) by its bound; what is not finite, or has no bound, stays. `node` and `first`, the index of
+ * rows[0], say which way. */
+void fd_samples_move(float *rows, const double *tau, int64_t n, int32_t node, int64_t first, int sample);
+
+/* Adds to squares[0 … n) how far a sample is from `rows`, squared; of what is not finite, nothing. */
+void fd_samples_add_squares(const double *sample, const double *rows, int64_t n, double *squares);
+void fd_samples_add_squares_f32(const float *sample, const float *rows, int64_t n, double *squares);
+
+/* Adds to tau[0 … n) what the sums of squares of n_sample samples say: the element's own spread and, in quadrature, the
+ * root mean square of its slice's, for an element's own may be small by chance. */
+void fd_samples_add_spread(const double *squares, int64_t n, int64_t slice, int n_sample, double *tau);
+
+/* Elements of a slice: a head's or, where there are no heads or they run over positions, a row's. */
+static inline int64_t fd_samples_slice(const fd_node *node, int64_t stride) {
+    return node->n_dim == 2 && !node->over_kv ? node->shape[1] : stride;
+}
+
+#endif
