@@ -112,14 +112,16 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
         for (int64_t i = 0; i < t->row; i++) store(t->dtype, data[i], out, i);
         return FD_OK;
     }
-    bool scores = strstr(rows->match->node, "attn_scores") != NULL;
+    double hidden = strstr(rows->match->node, "attn_scores") ? (double)-INFINITY : 0;
     int64_t width = shape[rank - 1], n_kv = t->shape[1];
-    if (width < pos + 1)
+    bool of_trace = fd_source_at(rows->plan->source, rows->match->tensor)->step < 0;
+    int64_t before = of_trace ? 0 : fd_import_keys_before(rows->plan, rows->match, width);
+    if (before + width < pos + 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node,
                        (long long)width, pos, pos + 1);
     for (int64_t h = 0; h < t->shape[0]; h++)
         for (int64_t k = 0; k < n_kv; k++)
-            store(t->dtype, k <= pos ? data[h * width + k] : scores ? (double)-INFINITY : 0.0, out, h * n_kv + k);
+            store(t->dtype, k >= before && k <= pos ? data[h * width + k - before] : hidden, out, h * n_kv + k);
     return FD_OK;
 }
 
