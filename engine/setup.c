@@ -10,11 +10,25 @@ static fd_plan_kind step_kind(const fd_engine *e, bool fuse) {
     return fuse ? FD_PLAN_STEP : FD_PLAN_NODES;
 }
 
+/* By the whole's rows, as one GPU would. */
+static fd_code choose_faster(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
+    const fd_graph *graph = e->exec.graph, *full = e->split ? e->split->full : graph;
+    fd_plan step;
+    FD_TRY(fd_plan_make(full, FD_PLAN_FAST_STEP, &step, err));
+    bool *of_full = calloc((size_t)full->n_node, sizeof *of_full);
+    if (of_full) fd_int8_choose_faster(&e->device.ctx, &step, where, of_full);
+    for (int32_t i = 0; i < graph->n_node && of_full; i++)
+        int8[i] = of_full[e->split ? e->split->full_id[fd_split_whole(graph, i)->id] : i];
+    fd_plan_free(&step);
+    free(of_full);
+    return of_full ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+}
+
 /* Several sequences have exact's products in fast numerics: each must have the bits that it has alone. */
 static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
     FD_TRY(fd_plan_make(e->exec.graph, step_kind(e, true), &e->step.one, err));
     if (e->exec.numerics == FD_NUMERICS_Q8ACT) fd_int8_choose_all(e->exec.graph, int8);
-    if (e->fast && e->exec.n_seq == 1) fd_int8_choose_faster(&e->device.ctx, &e->step.one, where, int8);
+    if (e->fast && e->exec.n_seq == 1) FD_TRY(choose_faster(e, where, int8, err));
     for (int32_t i = 0; i < e->exec.graph->n_node; i++)
         if (e->fast && int8[i]) e->exec.numerics_name = "fast-int8";
     return FD_OK;

@@ -15,7 +15,8 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_TILES: return slot == 0;
-    case FD_GUESS_PAGE: return slot == 1;
+    case FD_GUESS_PAGE:
+    case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which > 0;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
@@ -88,6 +89,8 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
     }
     if (h->guess == FD_GUESS_TILES) weigh_tiles(h, rows, pos0, n_row, width);
     if (h->guess == FD_GUESS_PAGE) read_other_page(h, rows, n_row, width);
+    if (h->guess == FD_GUESS_UNWRITTEN && h->n < n_row)
+        memset(rows + h->n * width, 0, sizeof *rows * (size_t)((n_row - h->n) * width));
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT_TAIL)

@@ -1,4 +1,5 @@
 /* The trace that a plan makes. */
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,10 +224,17 @@ static bool is_inner_sum(const fd_graph *graph, int32_t id) {
     return read;
 }
 
+static bool is_of_model(const fd_import_plan *plan, const char *glob) {
+    for (int32_t i = 0; plan->graph && i < plan->graph->n_node; i++)
+        if (fnmatch(glob, plan->graph->nodes[i].name, 0) == 0) return true;
+    return !plan->graph;
+}
+
 /* Nodes that the engine cannot have, as globs: what the map says, and inner sums. False when they do not fit. */
 static bool put_absent(const fd_import_plan *plan, char *out, size_t size) {
     size_t at = strlen(out);
     for (size_t i = 0; i < plan->map->absent.n; i++) {
+        if (!is_of_model(plan, plan->map->absent.items[i])) continue;
         int n = snprintf(out + at, size - at, "%s%s", at ? " " : "", plan->map->absent.items[i]);
         if (n < 0 || (size_t)n >= size - at) return false;
         at += (size_t)n;
