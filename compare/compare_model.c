@@ -309,7 +309,8 @@ static fd_code look_for_mixed_class(comparison *c, fd_class_source source, fd_at
                  "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
     }
     if (!mixed) return FD_OK;
-    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
+    const char *at = e.named ? e.remaining[0].at : "";
+    snprintf(r.node, sizeof r.node, "%s", at[0] ? at : c->o->graph->nodes[of->first.node].name);
     fd_verdict_reason(c->verdict, r);
     of->found = false;
     return FD_OK;

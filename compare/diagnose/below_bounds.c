@@ -101,10 +101,17 @@ static fd_explain_fit fit_of(const search *s, int32_t bug, const fd_projection *
     return fit;
 }
 
+static int32_t step_of(const search *s, int32_t pos) {
+    const fd_trace *trace = s->below.o->trace;
+    int32_t step = 0;
+    while (step + 1 < fd_trace_n_step(trace) && fd_trace_steps(trace)[step + 1].pos0 <= pos) step++;
+    return step;
+}
+
 static fd_node_finding finding_at(const search *s, int32_t node, const fd_projection *p) {
     return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
                              .node = node,
-                             .step = 0,
+                             .step = step_of(s, p->pos),
                              .pos = p->pos,
                              .worst = p->element,
                              .candidate = p->candidate,

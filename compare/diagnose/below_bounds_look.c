@@ -182,9 +182,21 @@ static fd_code look_here(void *user, const fd_diagnose_options *options, const f
     return code;
 }
 
+/* A prompt in chunks may begin with one of two rows. */
+static int32_t longest_step(const fd_diagnose_options *o) {
+    const fd_trace_step *steps = fd_trace_steps(o->trace);
+    int32_t best = 0;
+    for (int32_t i = 1; i < fd_trace_n_step(o->trace) && steps[i].pos0 + steps[i].n_pos <= o->n_pos; i++)
+        if (steps[i].n_pos > steps[best].n_pos) best = i;
+    return best;
+}
+
 fd_code fd_below_look(fd_below_search *s, int32_t node, fd_error *err) {
     fd_diagnose_options ask = *s->o;
-    fd_node_finding here = {.node = node, .span_first = node};
+    int32_t step = longest_step(&ask);
+    fd_node_finding here = {.node = node, .span_first = node, .step = step};
+    if (step > 0) here.pos = fd_trace_steps(ask.trace)[step].pos0;
     ask.finding = &here;
+    ask.whole_run = step > 0;
     return fd_diagnose_look(&ask, look_here, s, err);
 }

@@ -35,6 +35,8 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
     *yes = false;
     if (!e->named || h.guess != FD_GUESS_ROUNDED || h.which > 0) return FD_OK;
     if (!may_be_kept_so(h.node >= 0 ? nodes[h.node].op : (fd_op)(h.ops - 1))) return FD_OK;
+    bool cache = h.node >= 0 && nodes[h.node].op == FD_OP_KV_WRITE; /* K's and V's are one property */
+    if (cache) h.node = -1, h.layer = FD_ANY_LAYER, h.ops = FD_OP_KV_WRITE + 1;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         fd_diagnose_options there = *ask;
         bool fits = true;

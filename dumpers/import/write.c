@@ -102,6 +102,13 @@ static void store(uint32_t dtype, double value, void *out, int64_t at) {
         ((uint16_t *)out)[at] = dtype == FD_F16 ? fd_f32_to_f16((float)value) : fd_f32_to_bf16((float)value);
 }
 
+/* Scores that were recorded before their mask: keys before the window are hidden as those after the position are. */
+static int64_t first_key(const fd_import_plan *plan, const char *name, int32_t pos) {
+    int32_t id = plan->graph ? fd_graph_find(plan->graph, name) : -1;
+    bool scores = id >= 0 && plan->graph->nodes[id].op == FD_OP_ATTN_SCORES;
+    return scores ? fd_node_first_seen(&plan->graph->nodes[id], pos) : 0;
+}
+
 /* Position pos of the target into `out`; keys beyond the position become padding. */
 static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void *out, fd_error *err) {
     int rank;
@@ -119,9 +126,11 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
     if (before + width < pos + 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node,
                        (long long)width, pos, pos + 1);
+    int64_t first = first_key(rows->plan, rows->match->node, pos);
+    first = first > before ? first : before;
     for (int64_t h = 0; h < t->shape[0]; h++)
         for (int64_t k = 0; k < n_kv; k++)
-            store(t->dtype, k >= before && k <= pos ? data[h * width + k - before] : hidden, out, h * n_kv + k);
+            store(t->dtype, k >= first && k <= pos ? data[h * width + k - before] : hidden, out, h * n_kv + k);
     return FD_OK;
 }
 

@@ -61,6 +61,12 @@ static void in_e4m3(const fd_op_args *args) {
     fd_round_type_rows(FD_ROUND_E4M3, (float *)args->out + args->pos0 * width, args->n_pos, width);
 }
 
+static void in_int8(const fd_op_args *args) {
+    int64_t n_head = args->node->shape[0], dim = args->node->shape[1];
+    run_clean(args);
+    fd_round_type_rows(FD_ROUND_INT8, (float *)args->out + args->pos0 * n_head * dim, args->n_pos * n_head, dim);
+}
+
 static void heads_exchanged(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = first_and_third_head;
@@ -179,9 +185,9 @@ Test(guesses, a_cache_kept_in_blocks_or_8_bits_everywhere_is_no_bug_and_in_one_l
     static const struct {
         fd_override_fn how;
         const char *type;
-    } kept[] = {{in_q8_0, "Q8_0"}, {in_e4m3, "e4m3"}};
+    } kept[] = {{in_q8_0, "Q8_0"}, {in_e4m3, "e4m3"}, {in_int8, "int8 with one scale a head"}};
     bench b = open_bench(models[0], (recording){0});
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         bool everywhere = i % 2;
         fd_graph *faulty;
         fd_error err = {0};
@@ -214,6 +220,14 @@ Test(guesses, eight_bit_floating_point_rounds_to_nearest_even_and_ends_at_its_la
         fd_round_type_rows(cases[i].type, &x, 1, 1);
         cr_expect_eq(x, cases[i].rounded, "%a gives %a", cases[i].x, x);
     }
+}
+
+Test(guesses, int8_rows_have_a_scale_each) {
+    float rows[2][3] = {{254, 2.9f, -5.2f}, {-1.27f, 0.014f, 0}};
+    const float rounded[2][3] = {{254, 2, -6}, {-1.27f, 0.01f, 0}};
+    fd_round_type_rows(FD_ROUND_INT8, rows[0], 2, 3);
+    for (int i = 0; i < 6; i++)
+        cr_expect_float_eq(rows[i / 3][i % 3], rounded[i / 3][i % 3], 1e-6, "%d: %g", i, (double)rows[i / 3][i % 3]);
 }
 
 Test(guesses, a_name_that_does_not_hold_in_later_steps_says_so) {

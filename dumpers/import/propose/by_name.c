@@ -84,18 +84,21 @@ static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
     return found == logits && fd_array_is_float(t->type) ? found : -1;
 }
 
+/* Beside names that values decide: else it is the whole dump that is another. */
 static void take_logits_by_size(fd_proposer *p) {
     fd_proposed *only = NULL;
     int32_t node = -1;
+    bool known = false;
     for (size_t i = 0; i < p->n; i++) {
         fd_proposed *item = &p->items[i];
+        known |= item->clear;
         int32_t v = item->slice[0] ? -1 : only_of_size(p, item);
         if (v < 0) continue;
         if (only || item->written || item->matched) return;
         only = item;
         node = v;
     }
-    if (only && has_rows_first(p, only)) take(p, only, node, "its size, which no other node has");
+    if (only && known && has_rows_first(p, only)) take(p, only, node, "its size, which no other node has");
 }
 
 void fd_propose_by_name(fd_proposer *p) {
