@@ -10,11 +10,15 @@ static fd_plan_kind step_kind(const fd_engine *e, bool fuse) {
     return fuse ? FD_PLAN_STEP : FD_PLAN_NODES;
 }
 
-/* Several sequences have exact's products in fast numerics: each must have the bits that it has alone. */
+/* Fast numerics of several sequences: each must have the bits that it has alone. Up to a step's rows they have exact's
+ * products, whose kernels read weights once for all of them; more have int8 blocks, on tensor cores. */
 static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
+    const fd_plan *const steps[] = {&e->step.one, &e->step.many};
     FD_TRY(fd_plan_make(e->exec.graph, step_kind(e, true), &e->step.one, err));
     if (e->exec.numerics == FD_NUMERICS_Q8ACT) fd_int8_choose_all(e->exec.graph, int8);
-    if (e->fast && e->exec.n_seq == 1) fd_int8_choose_faster(&e->device.ctx, &e->step.one, where, int8);
+    if (e->fast && (e->exec.n_seq == 1 || e->exec.n_seq > fd_step_rows(e->exec.n_seq)))
+        fd_int8_choose_faster(&e->device.ctx, &e->step.one, where, int8);
+    fd_int8_agree(steps, e->exec.n_seq > 1 ? 2 : 1, int8);
     for (int32_t i = 0; i < e->exec.graph->n_node; i++)
         if (e->fast && int8[i]) e->exec.numerics_name = "fast-int8";
     return FD_OK;
@@ -22,26 +26,28 @@ static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *er
 
 static fd_code make_plans(fd_engine *e, bool fuse, fd_int8 where, bool *int8, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
+    FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &e->step.many, err));
     FD_TRY(choose_int8(e, where, int8, err));
     if (!fuse) {
         fd_plan_free(&e->step.one);
         FD_TRY(fd_plan_make(graph, step_kind(e, false), &e->step.one, err));
     }
-    FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &e->step.many, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_NODES : FD_PLAN_NODES, &e->prompt.nodes, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &e->prompt.rows, err));
     fd_plan *const all[] = {&e->step.one, &e->step.many, &e->prompt.nodes, &e->prompt.rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) fd_plan_mark_int8(all[i], int8);
     e->prompt.fuses_rows = fuse;
     e->step.batches = e->exec.n_seq > 1 && fd_plan_batches(&e->step.many);
-    if (e->step.batches && fuse && e->exec.numerics == FD_NUMERICS_EXACT && fd_plan_batches(&e->step.one))
+    bool has_int8 = false; /* whose one-row kernels take no more */
+    for (int32_t i = 0; i < e->step.one.n_item; i++) has_int8 = has_int8 || e->step.one.items[i].int8;
+    if (e->step.batches && fuse && !has_int8 && fd_plan_batches(&e->step.one))
         e->step.one_rows = fd_step_rows(e->exec.n_seq);
     return FD_OK;
 }
 
 /* Memory of the steps, whose addresses CUDA graphs hold. */
 static fd_code make_steps(fd_engine *e, fd_error *err) {
-    int32_t n_ctx = e->exec.n_ctx, n_seq = e->exec.n_seq, rows = e->fast ? 1 : fd_step_rows(n_seq);
+    int32_t n_ctx = e->exec.n_ctx, n_seq = e->exec.n_seq, rows = fd_step_rows(n_seq);
     FD_TRY(fd_slots_make(&e->step.one_slots, &e->step.one, NULL, err));
     FD_TRY(fd_slots_make(&e->step.many_slots, &e->step.many, NULL, err));
     if (!e->has_override)
@@ -52,7 +58,7 @@ static fd_code make_steps(fd_engine *e, fd_error *err) {
                             NULL, err));
     e->step.batch_graphs = calloc(4 * ((size_t)n_seq + 1), sizeof *e->step.batch_graphs);
     if (!e->step.batch_graphs) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
-    if (e->exec.numerics == FD_NUMERICS_Q8ACT)
+    if (e->exec.numerics != FD_NUMERICS_EXACT)
         FD_TRY(fd_device_reserve(&e->step.q8_rows, fd_q8_scratch_bytes(e->exec.graph, n_seq), "int8 activations", err));
     return FD_OK;
 }
