@@ -138,8 +138,9 @@ def measure(a, at):
 def ranks(a, at, run):
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     compare = [a.firstdiff, "compare", at / "a.h5", at / "b.h5"]
-    print("\n| processes of one thread | prefill | decode | compare, elements | of which mpirun's start |")
-    print("|---|---|---|---|---|")
+    replay = [a.firstdiff, "compare", at / "full.h5", at / "f16.h5", "--model", at / "m.gguf", "--candidate", "f16"]
+    print("\n| processes of one thread | prefill | decode | compare, elements | compare, replay | of which mpirun's start |")
+    print("|---|---|---|---|---|---|")
     first = None
     for n in map(int, a.ranks.split(",")):
         started = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n)] if n > 1 else []
@@ -150,10 +151,11 @@ def ranks(a, at, run):
             decode.append(float(re.search(r"decode \d+ tokens ([\d.]+) tok/s", done.stderr)[1]))
         read, _ = timed(started + compare, a.rounds, env)
         start = timed(started + [a.firstdiff, "compare", at / "f16.h5", at / "f16.h5"], a.rounds, env)[0] if n > 1 else 0
-        row = statistics.median(prefill), statistics.median(decode), read - start
+        replayed, _ = timed(started + replay, 1, env, (0, 1, 3))
+        row = statistics.median(prefill), statistics.median(decode), read - start, replayed - start
         first = first or row
         print(f"| {n} | {row[0]:.1f}/s ({row[0] / first[0]:.2f}) | {row[1]:.1f}/s ({row[1] / first[1]:.2f}) | "
-              f"{read:.2f} s ({first[2] / row[2]:.2f} without the start) | {start:.2f} s |")
+              f"{read:.2f} s ({first[2] / row[2]:.2f} without the start) | {replayed:.2f} s ({first[3] / row[3]:.2f}) | {start:.2f} s |")
 
 
 main()

@@ -7,6 +7,7 @@
  * equal, 1 a difference, 77 no device. */
 #include "bench/generate_gpu.h"
 #include "bench/gpu.h"
+#include "engine/devices.h"
 
 enum { MAX_ROUND = 25 };
 
@@ -134,14 +135,14 @@ int main(int argc, char **argv) {
         {"prefill", 'p', "N", 0, "tokens of a prompt (512)", 0},
         {"rounds", 'r', "N", 0, "rounds (5; 0: nothing is measured)", 0},
         {"tensors", 't', "N", 0, "tokens of a prompt and decode steps whose tensors are compared (8)", 0},
-        {"numerics", 'N', "exact|q8act", 0, "(exact)", 0},
+        {"numerics", 'N', "exact|q8act|fast", 0, "(exact)", 0},
         {"alone", 'a', NULL, 0, "on the several GPUs only", 0},
         {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "A model on several GPUs, and on one.", 0, 0, 0};
     options o = {.n_decode = 64, .n_prefill = 512, .n_round = 5, .n_tensor = 8, .gpus = {.id = {0, 1}, .n = 2}};
     argp_parse(&parser, argc, argv, 0, NULL, &o);
-    setenv("CUDA_MODULE_LOADING", "EAGER",
-           0); /* where a GPU is named twice: a kernel is not loaded while another waits */
+    if (!fd_devices_differ(o.gpus.id, o.gpus.n)) /* a kernel is not loaded while another waits on its GPU */
+        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     fd_gguf *gguf;
     fd_graph *graph;
     open_model_or_skip(o.path, &gguf, &graph);

@@ -43,6 +43,16 @@ static const struct {
       .n_vocab = 128256,
       .n_ctx = 8192,
       .keys = {[3] = "rope.freq_base=5e5"}}},
+    {"llama-70b",
+     {.arch = "llama",
+      .n_layer = 80,
+      .n_embd = 8192,
+      .n_head = 64,
+      .n_head_kv = 8,
+      .n_ff = 28672,
+      .n_vocab = 128256,
+      .n_ctx = 8192,
+      .keys = {[3] = "rope.freq_base=5e5"}}},
 };
 
 typedef struct arguments {
@@ -56,7 +66,7 @@ enum { KEY_LAYERS = 256, KEY_EMBD, KEY_HEADS, KEY_KV_HEADS, KEY_FF, KEY_VOCAB, K
 static const struct argp_option options[] = {
     {"arch", 'a', "NAME", 0, "General.architecture: llama (default), qwen3moe, gemma3 …", 0},
     {"preset", 'p', "NAME", 0,
-     "Real dimensions: qwen2.5-0.5b, tinyllama-1.1b or llama-8b; options after it change them", 0},
+     "Real dimensions: qwen2.5-0.5b, tinyllama-1.1b, llama-8b or llama-70b; options after it change them", 0},
     {"seed", 's', "N", 0, "Another seed, other weights (default 0)", 0},
     {"type", 't', "TYPE", 0,
      "Of the matrices: F32 (default), F16, BF16, any quantised type of a GGUF (Q8_0, Q4_K, IQ2_XS, MXFP4 …) or Q4_K_M",
@@ -88,7 +98,7 @@ static void take_preset(fd_made_model *m, const char *name, struct argp_state *s
             m->with = asked.with;
             return;
         }
-    argp_error(state, "--preset %s: expected qwen2.5-0.5b, tinyllama-1.1b or llama-8b", name);
+    argp_error(state, "--preset %s: expected qwen2.5-0.5b, tinyllama-1.1b, llama-8b or llama-70b", name);
 }
 
 static void take_type(fd_made_model *m, const char *name, struct argp_state *state) {

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/fold.h"
 #include "cli/github.h"
 #include "compare/report/json_build.h"
 #include "compare/report/report.h"
@@ -109,14 +110,20 @@ static fd_code write_html(const fd_verdict *verdict, const char *path, fd_error 
     return code == FD_OK ? closed : code;
 }
 
+static void put_text(const fd_verdict *verdict, bool verbose) {
+    FILE *folded = fd_cli_fold();
+    fd_report_text(folded ? folded : stdout, verdict, fd_cli_colour(stdout));
+    if (folded) fclose(folded);
+    if (verbose) fd_report_details(stdout, verdict, fd_cli_colour(stdout));
+}
+
 int fd_cli_print_verdict(const char *command, const fd_verdict *verdict, const fd_cli_output *output) {
     fd_error err = {0};
     fd_code code = FD_OK;
     if (output->json)
         code = fd_report_json(stdout, verdict, &err);
     else
-        fd_report_text(stdout, verdict, fd_cli_colour(stdout));
-    if (output->verbose && !output->json) fd_report_details(stdout, verdict, fd_cli_colour(stdout));
+        put_text(verdict, output->verbose);
     fd_cli_github_verdict(command, verdict);
     if (code == FD_OK && output->junit) code = write_junit(verdict, output->junit, &err);
     if (code == FD_OK && output->html) code = write_html(verdict, output->html, &err);

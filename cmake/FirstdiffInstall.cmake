@@ -7,13 +7,22 @@ target_link_libraries(firstdiff PRIVATE PkgConfig::PCRE2 PkgConfig::XXHASH PkgCo
 target_include_directories(firstdiff INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/firstdiff>)
 
 install(TARGETS firstdiff EXPORT firstdiffTargets)
-install(TARGETS firstdiff_program)
+
+# The program, its manual pages and completion. In a wheel (pyproject.toml) it stands next to Python's own scripts.
+if(SKBUILD)
+  set(fd_bin ${SKBUILD_SCRIPTS_DIR})
+  set(fd_share ${SKBUILD_DATA_DIR}/share)
+else()
+  set(fd_bin ${CMAKE_INSTALL_BINDIR})
+  set(fd_share ${CMAKE_INSTALL_DATADIR})
+endif()
+install(TARGETS firstdiff_program DESTINATION ${fd_bin} COMPONENT program)
 if(NOT CMAKE_CROSSCOMPILING)
   set(fd_help ${PROJECT_BINARY_DIR}/help)
-  install(DIRECTORY ${fd_help}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
-  install(FILES ${fd_help}/firstdiff DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-  install(FILES ${fd_help}/_firstdiff DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-  install(FILES ${fd_help}/firstdiff.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+  install(DIRECTORY ${fd_help}/man1 DESTINATION ${fd_share}/man COMPONENT program)
+  install(FILES ${fd_help}/firstdiff DESTINATION ${fd_share}/bash-completion/completions COMPONENT program)
+  install(FILES ${fd_help}/_firstdiff DESTINATION ${fd_share}/zsh/site-functions COMPONENT program)
+  install(FILES ${fd_help}/firstdiff.fish DESTINATION ${fd_share}/fish/vendor_completions.d COMPONENT program)
 endif()
 foreach(part base numerics model exec dumpers compare faults reference_cpu emulate)
   install(DIRECTORY ${part} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/firstdiff FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
@@ -51,10 +60,4 @@ install(FILES ${PROJECT_BINARY_DIR}/firstdiff_traceConfigVersion.cmake
 install(EXPORT firstdiff_traceTargets NAMESPACE firstdiff:: FILE firstdiff_traceConfig.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/firstdiff_trace)
 
-# The wheel (pyproject.toml): the program beside Python's own scripts, its manual pages and completion in share/.
-if(SKBUILD)
-  install(TARGETS firstdiff_program DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel)
-  install(DIRECTORY ${fd_help}/man1 DESTINATION ${SKBUILD_DATA_DIR}/share/man COMPONENT wheel)
-  install(FILES ${fd_help}/firstdiff DESTINATION ${SKBUILD_DATA_DIR}/share/bash-completion/completions COMPONENT wheel)
-endif()
 include(FirstdiffPackage)

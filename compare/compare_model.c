@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "compare/diagnose/below_bounds.h"
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/misrecorded.h"
 #include "compare/diagnose/mixed.h"
-#include "compare/diagnose/projection.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/weights.h"
 #include "compare/diff/token_split.h"
@@ -121,17 +121,30 @@ static fd_code attribute_side(comparison *c, int which, const fd_numerics_class 
     c->flips.side = which;
     FD_TRY(choose_class(&how, given, source, evidence, err));
     FD_TRY(attribute_in_class(c, which, &how, out, err));
-    if (*source != FD_CLASS_INFERRED) return FD_OK;
-    FD_TRY(fd_refute_class_by_bug(&how, out, evidence, err));
+    if (*source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, evidence, err));
     if (how.numerics == out->numerics) return FD_OK;
     forget_attribution(c, which, out);
     return attribute_in_class(c, which, &how, out, err);
+}
+
+/* A class was given that keeps binary32 tensors, and the trace has none. */
+static fd_code note_16_bit_tensors(comparison *c, const fd_attribution *of, fd_error *err) {
+    fd_attribution_options how = options_of(c, CAND);
+    const fd_numerics_class *given = c->o->numerics, *shown;
+    if (!given || !of->found) return FD_OK;
+    FD_TRY(fd_class_of_16_bit_values(&how, given, &shown, err));
+    fd_remark r = {FD_NOTE_TENSORS_OF_16_BITS};
+    snprintf(r.node, sizeof r.node, "%s", given->name);
+    snprintf(r.other, sizeof r.other, "%s", shown->name);
+    if (shown != given) fd_verdict_note(c->verdict, r);
+    return FD_OK;
 }
 
 /* Tensors that a sound engine recorded wrongly are left out, and the rest is judged again. */
 static fd_code judge_candidate(comparison *c, fd_class_source *source, fd_class_evidence *evidence, fd_attribution *out,
                                fd_error *err) {
     FD_TRY(attribute_side(c, CAND, c->o->numerics, source, evidence, out, err));
+    FD_TRY(note_16_bit_tensors(c, out, err));
     if (!out->found) return FD_OK;
     fd_attribution_options how = options_of(c, CAND);
     how.numerics = out->numerics;
@@ -218,11 +231,12 @@ static fd_code diagnose_finding(comparison *c, const fd_attribution *of, bool of
         FD_TRY(fd_diagnose(&how, &out->explanation, err));
     else
         FD_TRY(explain_first(c, &how, &out->explanation, err));
+    if (!out->explanation.named) FD_TRY(fd_explain_by_slope(&how, &out->explanation, err));
     const fd_verdict_map *map = &c->map[of_reference ? REF : CAND];
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
     FD_TRY(fd_refute_by_later_steps(&how, z, map->n_pos, &out->explanation, err));
-    FD_TRY(fd_group_findings(&how, of, &out->explanation, &out->causes, err));
-    return FD_OK;
+    FD_TRY(fd_doubt_few_rows(&how, z, map->n_pos, &out->explanation, err));
+    return fd_group_findings(&how, of, &out->explanation, &out->causes, err);
 }
 
 /* A reason at a finding, with what to record. */
@@ -240,23 +254,18 @@ static void add_inconclusive(comparison *c, const fd_node_finding *f) {
     fd_verdict_reason(c->verdict, r);
 }
 
-/* What the bounds have room for, and what replay leaves has not. */
-static fd_code resolve_suspects(comparison *c, fd_attribution *of, fd_error *err) {
+/* What the bounds have room for: what replay leaves has not, or what has the direction of a bug. */
+static fd_code find_below_bounds(comparison *c, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = question(c, of, false);
     fd_node_finding left;
     FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
-    if (left.finding == FD_FOUND_NOTHING) return FD_OK;
+    FD_TRY(fd_find_below_bounds(&ask, of, &c->below, &c->verdict->diagnosis.causes, err));
+    if (left.finding == FD_FOUND_NOTHING || c->below.named) return FD_OK;
     fd_remark r = reason_at(c, FD_REASON_RESIDUAL, &left);
     r.n[0] = left.n_odd;
     snprintf(r.other, sizeof r.other, "%.1e", left.left);
     fd_verdict_reason(c->verdict, r);
     return FD_OK;
-}
-
-/* What the bounds of a class with room hide, and what has a direction. */
-static fd_code find_below_bounds(comparison *c, fd_attribution *of, fd_error *err) {
-    fd_diagnose_options ask = question(c, of, false);
-    return fd_find_below_bounds(&ask, of, &c->below, &c->verdict->diagnosis.causes, err);
 }
 
 /* Nothing was introduced on either side: bits that differ are no divergence, unless the tokens say so. */
@@ -289,11 +298,18 @@ static fd_code look_for_mixed_class(comparison *c, fd_class_source source, fd_at
     if (source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of))
         return FD_OK;
     FD_TRY(explain_first(c, &ask, &e, err));
-    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
-    if (!mixed) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
+    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
+    if (mixed) {
+        snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
+    } else if (!e.named) {
+        double error;
+        FD_TRY(fd_is_own_way(&ask, of, &error, &mixed, err));
+        snprintf(r.text, sizeof r.text,
+                 "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
+    }
+    if (!mixed) return FD_OK;
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
-    snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
     fd_verdict_reason(c->verdict, r);
     of->found = false;
     return FD_OK;
@@ -361,7 +377,6 @@ static fd_code attribute_both(comparison *c, fd_attribution of[2], int *side, fd
         fd_verdict_note(v, r);
         return FD_OK;
     }
-    FD_TRY(resolve_suspects(c, &of[CAND], err));
     FD_TRY(find_below_bounds(c, &of[CAND], err));
     fd_finding_counts(c->o->graph, &of[CAND], source, &v->replay);
     v->replay.evidence = evidence;

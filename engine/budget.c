@@ -95,7 +95,7 @@ static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     if ((q8act || fast) && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
     if (fast) {
         fd_launch_context ctx = {.n_sm = size->n_sm};
-        m.scratch += FD_CUBLAS_WORKSPACE + fd_fast_weight_bytes(&p->prompt) +
+        m.scratch += FD_CUBLAS_WORKSPACE + fd_align(fd_fast_weight_bytes(&p->prompt)) +
                      fd_fast_scratch_bytes(graph, &ctx, n_ctx) * (uint64_t)n_seq;
     } else if (n_seq == 1 && !p->is_split) {
         m.observed = fd_async_bytes(graph, n_ctx);

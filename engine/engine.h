@@ -91,7 +91,7 @@ fd_code fd_engine_memory_free(int32_t device, uint64_t *bytes, int32_t *n_sm, fd
 /* `graph` must outlive the executor; its weights are uploaded here. FD_ERR_DEVICE: no such device, or CUDA failed
  * (its own text), or devices that cannot read each other's memory; FD_ERR_MEMORY: as fd_engine_memory_fits says it,
  * and nothing is taken; FD_ERR_UNSUPPORTED: a weight type or head size without a kernel, numerics that are not the
- * GPU's, fast ones on several devices. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
+ * GPU's, fast ones on a device that is named twice. Fast: FD_ERR_DEVICE too where CUDA's libcublas is missing. */
 fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err);
 
 #ifdef __cplusplus

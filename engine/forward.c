@@ -69,7 +69,8 @@ static fd_pass batch_pass(fd_engine *e, const fd_batch *batch, int32_t done, int
 
 static fd_code run_pass(fd_pass *pass, fd_error *err) {
     fd_engine *e = pass->engine;
-    bool captured = e->fast && pass->plan == &e->prompt.rows && !pass->observe && !e->has_override;
+    /* Not on several GPUs: kernels hold where the others' tensors are, and those may move without this one's. */
+    bool captured = e->fast && pass->plan == &e->prompt.rows && !pass->observe && !e->has_override && !e->ranks;
     FD_TRY(prepare(pass, err));
     return captured ? fd_graph_run(&e->prompt.graphs[pass->tail], pass, err) : fd_pass_run(pass, err);
 }

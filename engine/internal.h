@@ -69,6 +69,7 @@ typedef struct fd_fast {
     fd_block weights;                /* one matrix in binary16; empty where all are so already */
     fd_block scratch;                /* of attention over one row of each sequence */
     fd_block inner, mixed, attended; /* what only an observer sees: of a kernel's inside; a mix; attention weights */
+    fd_block whole[2];               /* and, of several GPUs', put together (fd_ranks_gather_shown) */
 } fd_fast;
 
 typedef struct fd_engine {

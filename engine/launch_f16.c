@@ -31,6 +31,7 @@ static fd_code multiply(fd_pass *pass, const fd_node *node, bool add, float *out
     const fd_device_matrix *w = fd_pass_matrix(pass, node);
     fd_cublas_product in = {
         .weight = w->data, .stride = w->row_bytes / 2, .n_row = w->n_row, .n_col = w->n_col, .add = add};
+    in.n_row_whole = elements(fd_split_whole(pass->plan->graph, node->id));
     if (w->dtype != FD_F16) {
         FD_TRY(fd_launch_dequantise_f16(&pass->ctx, w, fast->weights.data, err));
         in.weight = fast->weights.data;
@@ -83,6 +84,7 @@ static fd_attn_f16 attention_of(const fd_pass *pass, const fd_item *item) {
     const fd_node *mix = fd_pass_node(pass, item->mix), *scores = fd_pass_node(pass, item->scores);
     return (fd_attn_f16){.n_head = mix->shape[0],
                          .n_head_kv = fd_pass_node(pass, item->cache_k)->shape[0],
+                         .n_head_kv_whole = fd_split_whole(pass->plan->graph, item->cache_k)->shape[0],
                          .head_dim = mix->shape[1],
                          .n_tok = pass->n_tok,
                          .n_ctx = pass->engine->exec.n_ctx,

@@ -250,6 +250,11 @@ fd_code fd_launch_op_exp(const fd_node_job *j, fd_error *err) {
 
 static fd_code launch_gather(const fd_node_job *j, fd_error *err) {
     int32_t part = j->node->id - 1;
+    if (fd_pass_half(j->pass, part)) {
+        fd_gather halves = fd_ranks_gather_half(j->pass, j->node->id, j->n_tok);
+        FD_TRY(fd_launch_gather(&j->pass->ctx, &halves, err));
+        if (!j->out) return FD_OK;
+    }
     bool of_cache = fd_pass_node(j->pass, part)->op == FD_OP_KV_WRITE;
     fd_gather in = fd_ranks_gather(j->pass, j->node->id, fd_pass_input(j->pass, j->node->id, part),
                                    of_cache ? j->pos0 : NULL, j->n_tok);
@@ -280,5 +285,7 @@ fd_code fd_run_node(fd_pass *pass, int32_t id, bool int8, fd_error *err) {
 fd_code fd_run_op(fd_pass *pass, const fd_item *item, fd_error *err) {
     const fd_node *node = fd_pass_node(pass, item->node);
     FD_TRY(fd_run_node(pass, item->node, item->int8, err));
-    return fd_op_leaves_half(node->op) && !node->override ? FD_OK : fd_round_to_half(pass, item->node, err);
+    bool left = node->op == FD_OP_GATHER ? fd_pass_half(pass, node->id - 1) != NULL
+                                         : fd_op_leaves_half(node->op) && !node->override;
+    return left ? FD_OK : fd_round_to_half(pass, item->node, err);
 }

@@ -71,22 +71,29 @@ fd_code fd_many_follow(fd_many *m, int32_t rank, fd_error *err) {
     return FD_OK;
 }
 
+/* ---- tokens ---- */
+
+/* The other ranks do what the caller's observer makes the first one do, and have no one to tell. */
 static fd_code see_nothing(void *user, const fd_observation *seen, fd_error *err) {
     return (void)user, (void)seen, (void)err, FD_OK;
 }
-static unsigned want_nothing(void *user, const fd_node *node) {
-    return (void)user, (void)node, 0;
+static unsigned want_as_first(void *user, const fd_node *node) {
+    return ((const fd_many *)user)->wants[node->id];
 }
-
-/* ---- tokens ---- */
+static void ask_wants(fd_many *m) {
+    const fd_observer *o = &m->exec.observer;
+    for (int32_t i = 0; i < m->exec.graph->n_node && o->observe; i++)
+        m->wants[i] = o->wants ? o->wants(o->user, &m->exec.graph->nodes[i]) : FD_WANT_DATA;
+}
 
 static fd_code forward_rank(fd_many *m, int32_t rank, void *call, fd_error *err) {
     fd_engine *e = m->engines[rank];
     fd_batch batch = *(const fd_batch *)call;
     FD_TRY(fd_many_follow(m, rank, err));
     e->exec.observer = m->exec.observer;
-    if (rank > 0) { /* it makes the same passes, and has no one to tell */
-        if (e->exec.observer.observe) e->exec.observer = (fd_observer){.observe = see_nothing, .wants = want_nothing};
+    if (rank > 0) {
+        if (e->exec.observer.observe)
+            e->exec.observer = (fd_observer){.observe = see_nothing, .wants = want_as_first, .user = m};
         e->keep_logits = batch.logits != NULL;
         batch.logits = NULL;
     } else {
@@ -100,6 +107,7 @@ static fd_code forward_rank(fd_many *m, int32_t rank, void *call, fd_error *err)
 
 static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     fd_batch call = *batch;
+    ask_wants((fd_many *)exec);
     return fd_many_call((fd_many *)exec, forward_rank, &call, err);
 }
 
@@ -140,6 +148,7 @@ static void destroy(fd_exec *exec) {
         fd_split_free(&m->splits[r]);
     }
     fd_ranks_release(&m->ranks);
+    free(m->wants);
     free(m);
 }
 
@@ -217,23 +226,31 @@ static fd_code open_all(fd_many *m, const fd_graph *graph, const fd_engine_optio
     const fd_exec *first = &m->engines[0]->exec;
     snprintf(m->exec.device, sizeof m->exec.device, "%.100s (%d GPUs)", first->device, m->n);
     memcpy(m->exec.driver, first->driver, sizeof m->exec.driver);
+    m->exec.numerics_name = first->numerics_name;
     if (m->engines[0]->step.batches) m->exec.class_ = &batching_class;
     return FD_OK;
 }
 
 fd_code fd_engine_new_many(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
     *out = NULL;
-    if (options->numerics == FD_NUMERICS_FAST)
-        return fd_fail(err, FD_ERR_UNSUPPORTED,
-                       "several GPUs: fast numerics run on one, as cuBLAS may sum in another order where a matrix has "
-                       "fewer rows; exact and q8act run on several");
+    bool fast = options->numerics == FD_NUMERICS_FAST;
+    if (fast && !fd_devices_differ(options->devices.id, options->devices.n))
+        return fd_fail(
+            err, FD_ERR_UNSUPPORTED,
+            "several GPUs: fast numerics run on different ones: cuBLAS waits for a GPU on which another rank "
+            "waits; exact and q8act run twice on one");
     fd_many *m = calloc(1, sizeof *m);
-    if (!m) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    if (m) m->wants = calloc((size_t)graph->n_node, sizeof *m->wants);
+    if (!m || !m->wants) {
+        free(m);
+        return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
+    }
     m->n = options->devices.n;
     memcpy(m->devices, options->devices.id, sizeof m->devices);
     m->exec = (fd_exec){.class_ = &many_class,
                         .graph = graph,
                         .numerics = options->numerics,
+                        .kv_type = fast ? "f16" : NULL,
                         .backend = "gpu",
                         .n_ctx = options->n_ctx,
                         .n_seq = options->n_seq > 1 ? options->n_seq : 1};

@@ -26,6 +26,7 @@ struct fd_many {
     fd_engine *engines[FD_MAX_RANKS];
     fd_split splits[FD_MAX_RANKS];
     fd_worker workers[FD_MAX_RANKS]; /* [0] has no thread */
+    unsigned *wants;                 /* [n_node] of the caller's observer; owned */
     /* The call under way; under ranks.lock. */
     fd_rank_fn fn;
     void *call;

@@ -106,7 +106,8 @@ static void match_siblings(const fd_matcher *m, int32_t id, fd_item *item) {
             graph->nodes[i].input[0] != graph->nodes[id].input[0] ||
             weight_of(graph, i)->dtype != weight_of(graph, id)->dtype)
             continue;
-        if (readers_of(graph, i, &reader) == 1 && graph->nodes[reader].op == FD_OP_ADD) continue;
+        int32_t whole = fd_split_whole(graph, i)->id;
+        if (readers_of(graph, whole, &reader) == 1 && graph->nodes[reader].op == FD_OP_ADD) continue;
         item->matmul[item->n_matmul++] = i;
     }
 }
@@ -365,8 +366,10 @@ static bool fits(const fd_matcher *m, const fd_item *item, bool is_last) {
     if (!is_last && item->members[0] != item->node && item->members[0] != item->norm) return false;
     for (int i = 0; i < item->n_read; i++)
         if (item->reads[i].node >= item->node) return false;
-    return !(m->patterns & FD_MATCH_IN_ORDER) ||
-           item->members[item->n_member - 1] - item->members[0] == item->n_member - 1;
+    if (!(m->patterns & FD_MATCH_IN_ORDER)) return true;
+    for (int32_t i = item->members[0]; i < item->members[item->n_member - 1]; i++)
+        if (!has_member(item, i) && !fd_split_for_observers(&m->graph->nodes[i])) return false;
+    return true;
 }
 
 static bool match_one(const fd_matcher *m, const struct pattern *p, int32_t id, fd_item *item) {

@@ -8,10 +8,18 @@
 /* Tensors gather here before the host looks; one that is larger gets the room it needs. */
 enum { PINNED_BYTES = 64 << 20 };
 
-/* The node as the observer knows it; NULL: a part of one. */
+/* Whether the node is a part that is gathered as it is shown, as all are in fast numerics; in others GATHERs of the pass
+ * are shown. */
+static bool is_shown_part(const fd_engine *e, int32_t id) {
+    return e->fast && e->split && e->split->full_id[id] < 0;
+}
+
+/* The node as the observer knows it; NULL: it is not shown. */
 static const fd_node *shown_node(const fd_engine *e, int32_t id) {
     if (!e->split) return &e->exec.graph->nodes[id];
-    return e->split->full_id[id] < 0 ? NULL : &e->split->full->nodes[e->split->full_id[id]];
+    if (e->fast && e->exec.graph->nodes[id].op == FD_OP_GATHER) return NULL;
+    int32_t full = e->split->full_id[is_shown_part(e, id) ? id + 1 : id];
+    return full < 0 ? NULL : &e->split->full->nodes[full];
 }
 
 static const fd_graph *shown_graph(const fd_engine *e) {
@@ -135,6 +143,7 @@ static size_t shown_bytes(const fd_pass *pass, const fd_node *node, unsigned wan
 fd_code fd_observe_reserve(const fd_pass *pass, fd_error *err) {
     fd_sync_observe *sync = &pass->engine->sync;
     size_t pinned = 0, results = 0, scratch = 0;
+    if (pass->engine->rank > 0) return FD_OK;
     for (int32_t i = 0; i < pass->plan->graph->n_node; i++) {
         const fd_node *node = shown_node(pass->engine, i);
         unsigned wants = fd_observe_wants(pass->engine, i);
@@ -157,6 +166,13 @@ fd_code fd_observe_rows(fd_pass *pass, int32_t id, const void *rows, fd_error *e
     fd_sync_observe *sync = &pass->engine->sync;
     unsigned wants = fd_observe_wants(pass->engine, id);
     if (!wants) return FD_OK;
+    if (is_shown_part(pass->engine, id)) {
+        float *whole;
+        fd_gather in = fd_ranks_gather_shown(pass, id + 1, rows, pass->n_tok, &whole);
+        FD_TRY(fd_launch_gather(&pass->ctx, &in, err));
+        rows = whole;
+    }
+    if (pass->engine->rank > 0) return FD_OK; /* the first one tells */
     bool elements = wants & FD_WANT_DATA;
     fd_reduced parts;
     size_t size = shown_bytes(pass, node, wants, &parts);

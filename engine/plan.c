@@ -20,7 +20,7 @@ static const struct policy {
     [FD_PLAN_FAST_ROWS] = {FD_MATCH_ATTENTION_F16 | FD_MATCH_ROPE_KV_WRITE | FD_MATCH_DROP_K | FD_MATCH_GEMM_F16 |
                                FD_MATCH_IN_ORDER,
                            true},
-    [FD_PLAN_FAST_STEP] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_MATVEC, true},
+    [FD_PLAN_FAST_STEP] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_MATVEC | FD_MATCH_GATHER_ADD, true},
     [FD_PLAN_FAST_BATCH] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_MATMULS | FD_MATCH_ADD_NORM, true},
 };
 
@@ -55,17 +55,40 @@ bool fd_op_leaves_half(fd_op op) {
     return op == FD_OP_RMS_NORM || op == FD_OP_SILU_MUL || op == FD_OP_GELU_MUL || op == FD_OP_SWIGLU_CLAMP;
 }
 
+/* Whether the item's kernel leaves binary16 itself. */
+static bool leaves_half(const fd_graph *graph, const fd_item *item) {
+    const fd_node *leading = &graph->nodes[item->node];
+    for (int r = 0; r < item->n_read && leading->op == FD_OP_GATHER; r++)
+        if (item->reads[r].type == FD_HALF) return true;
+    return item->kernel == FD_KERNEL_ATTENTION_F16 ||
+           (item->kernel == FD_KERNEL_OP && fd_op_leaves_half(leading->op) && !leading->override);
+}
+
+/* A part that its kernel leaves in binary16 is gathered so: the kernel is the one that it is where nothing is split. */
+static void gather_halves(fd_plan *plan, int32_t *const last[FD_RESULT_COUNT]) {
+    for (int32_t i = 1; i < plan->n_item; i++) {
+        fd_item *item = &plan->items[i];
+        const fd_node *node = &plan->graph->nodes[item->node];
+        bool pairs = node->shape[node->n_dim - 1] % 2 == 0; /* two go as one; shares are of eight, or of heads */
+        if (node->op != FD_OP_GATHER || last[FD_HALF][node->id] < 0 || !pairs) continue;
+        int32_t by = i - 1; /* the part's item, which stands where its node does or, fused, before it */
+        while (by > 0 && plan->items[by].writes[0].node != node->id - 1) by--;
+        if (!leaves_half(plan->graph, &plan->items[by])) continue;
+        item->n_read = 0;
+        if (last[FD_REAL][node->id] >= 0) item->reads[item->n_read++] = (fd_edge){node->id - 1, FD_REAL};
+        item->reads[item->n_read++] = (fd_edge){node->id - 1, FD_HALF};
+    }
+}
+
 /* A result is kept in the types that are read. What a kernel leaves in binary16 itself need not be there in binary32. */
 static void choose_types(const fd_graph *graph, fd_item *item, int32_t *const last[FD_RESULT_COUNT]) {
-    const fd_node *leading = &graph->nodes[item->node];
-    bool leaves_half = item->kernel == FD_KERNEL_ATTENTION_F16 ||
-                       (item->kernel == FD_KERNEL_OP && fd_op_leaves_half(leading->op) && !leading->override);
+    const bool leaves = leaves_half(graph, item);
     fd_edge writes[FD_ITEM_EDGES] = {0};
     int n = 0;
     for (int k = 0; k < item->n_write; k++) {
         int32_t node = item->writes[k].node;
         bool half = last[FD_HALF][node] >= 0;
-        if (!leaves_half || !half || last[FD_REAL][node] >= 0) writes[n++] = (fd_edge){node, FD_REAL};
+        if (!leaves || !half || last[FD_REAL][node] >= 0) writes[n++] = (fd_edge){node, FD_REAL};
         if (half) writes[n++] = (fd_edge){node, FD_HALF};
     }
     memcpy(item->writes, writes, sizeof writes);
@@ -155,9 +178,9 @@ static fd_code allocate(fd_plan *plan, bool **covered, int32_t **work, fd_error 
     return fd_fail(err, FD_ERR_MEMORY, "plan: out of memory for %zu nodes", n);
 }
 
-/* Observers see the passes of single nodes: elsewhere what they alone want is not gathered. */
+/* Observers see the passes of single nodes: elsewhere what they alone want is not gathered, or not before it is shown. */
 static bool is_for_observers(const fd_graph *graph, int32_t id, fd_plan_kind kind) {
-    return graph->nodes[id].op == FD_OP_GATHER && graph->nodes[id].input[0] < 0 && kind != FD_PLAN_NODES;
+    return fd_split_for_observers(&graph->nodes[id]) && kind != FD_PLAN_NODES;
 }
 
 fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_error *err) {
@@ -176,6 +199,8 @@ fd_code fd_plan_make(const fd_graph *graph, fd_plan_kind kind, fd_plan *out, fd_
         for (int32_t i = 0; i < graph->n_node; i++)
             if (!is_for_observers(graph, i, kind)) out->n_item += fd_match(&matcher, i, &out->items[out->n_item]);
         mark_sends(out);
+        find_last_readers(out, last);
+        gather_halves(out, last);
         find_last_readers(out, last);
         for (int32_t i = 0; i < out->n_item; i++) choose_types(graph, &out->items[i], last);
         assign_slots(out, last, busy_until);

@@ -136,6 +136,24 @@ fd_gather fd_ranks_gather(fd_pass *pass, int32_t id, const float *x, const int32
     return in;
 }
 
+fd_gather fd_ranks_gather_half(fd_pass *pass, int32_t id, int32_t n_tok) {
+    fd_gather in = fd_ranks_gather(pass, id, (const float *)(const void *)fd_pass_half(pass, id - 1), NULL, n_tok);
+    in.width /= 2; /* all are even (engine/plan.c) */
+    in.stride /= 2;
+    in.send.first /= 2;
+    for (int32_t r = 0; r < in.send.n_rank; r++)
+        in.to[r] = (float *)(void *)fd_pass_half(&pass->engine->ranks->passes[r], id);
+    return in;
+}
+
+fd_gather fd_ranks_gather_shown(fd_pass *pass, int32_t id, const float *x, int32_t n_tok, float **whole) {
+    fd_gather in = fd_ranks_gather(pass, id, x, NULL, n_tok);
+    for (int32_t r = 0; r < in.send.n_rank; r++)
+        in.to[r] = pass->engine->ranks->passes[r].engine->fast->whole[in.send.index % 2].data;
+    *whole = in.to[in.send.rank];
+    return in;
+}
+
 fd_send fd_ranks_send(fd_pass *pass, const fd_item *item) {
     if (!item->sends || pass->n_tok > 1) return (fd_send){.n_rank = 0};
     fd_send send = send_of(pass, pass->n_gather + 1);

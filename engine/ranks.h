@@ -59,6 +59,11 @@ void fd_ranks_end_launch(fd_ranks *ranks);
 /* GATHER node `id` of a pass, ready but for what it adds and where it leaves the whole: n_tok rows, whose part is at
  * x unless they were sent; pos0 as fd_gather's. */
 fd_gather fd_ranks_gather(struct fd_pass *pass, int32_t id, const float *x, const int32_t *pos0, int32_t n_tok);
+/* The same of the part's rows in binary16, two elements in place of one. */
+fd_gather fd_ranks_gather_half(struct fd_pass *pass, int32_t id, int32_t n_tok);
+/* Of a part that no node reads, for an observer: the whole is then in *whole on every rank, until the gather after the
+ * next one. Fast numerics alone. */
+fd_gather fd_ranks_gather_shown(struct fd_pass *pass, int32_t id, const float *x, int32_t n_tok, float **whole);
 /* How `item` sends what it leaves, for the gather that comes next; not at all where it leaves several rows. */
 fd_send fd_ranks_send(struct fd_pass *pass, const struct fd_item *item);
 

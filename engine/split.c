@@ -266,6 +266,15 @@ fd_code fd_split_make(const fd_graph *graph, int32_t n, int32_t rank, fd_split *
     return code;
 }
 
+const fd_node *fd_split_whole(const fd_graph *graph, int32_t id) {
+    const fd_node *next = &graph->nodes[id + 1];
+    return id + 1 < graph->n_node && next->op == FD_OP_GATHER ? next : &graph->nodes[id];
+}
+
+bool fd_split_for_observers(const fd_node *node) {
+    return node->op == FD_OP_GATHER && node->input[0] < 0;
+}
+
 fd_place fd_split_place(const fd_split *split, int32_t id, int32_t n_kv) {
     const fd_node *whole = &split->graph->nodes[id], *part = &split->graph->nodes[id - 1];
     bool experts = whole->n_dim == 2 && !whole->over_kv && whole->shape[1] != part->shape[1]; /* a piece for each */

@@ -25,6 +25,11 @@ typedef struct fd_split {
 fd_code fd_split_make(const fd_graph *graph, int32_t n, int32_t rank, fd_split *out, fd_error *err);
 void fd_split_free(fd_split *split);
 
+/* Node `id` of a split graph with the whole's shape: the GATHER that follows a part, else the node itself. */
+const fd_node *fd_split_whole(const fd_graph *graph, int32_t id);
+/* A GATHER that no node reads. */
+bool fd_split_for_observers(const fd_node *node);
+
 /* Where this GPU's part of GATHER `id` goes: a row is n_piece pieces of `stride` elements, and in each of them
  * `width` elements from `first` on are its own. n_kv: positions of over_kv rows. */
 typedef struct fd_place {

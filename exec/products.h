@@ -6,7 +6,7 @@
  *     weigh   Σ |w|·x and Σ (w·w)·v in binary64, element k in partial sum k mod 8, the last n_col mod 8 elements one after
  *             the other in partial sum 0; then ((0+1)+(2+3))+((4+5)+(6+7))
  *
- * compare/products/ computes them on the CPU, engine/products/ on a GPU. */
+ * compare/products/ computes them on the CPU, in one process or several, engine/products/ on a GPU. */
 #ifndef FD_EXEC_PRODUCTS_H
 #define FD_EXEC_PRODUCTS_H
 
@@ -18,7 +18,8 @@ typedef struct fd_product {
     int64_t n_pos;            /* vectors of weight->n_col elements, one after the other */
 } fd_product;
 
-/* A device. Its functions may be called from any thread, and return when the result is in host memory. */
+/* A device. Its functions may be called from any thread, but for `together`, and return when the result is in host
+ * memory. */
 typedef struct fd_products {
     /* Is the weight there, and the product large enough to be worth the way? */
     bool (*takes)(void *user, const fd_product *product);
@@ -29,6 +30,9 @@ typedef struct fd_products {
     fd_code (*weigh)(void *user, const fd_product *product, const double *x, const double *v, double *size,
                      double *square, fd_error *err);
     void *user;
+    /* Processes that share the work (compare/products/together.h). Results are the CPU's own and need no check. Calls
+     * come from one thread at a time, in the same order in every process. */
+    bool together;
 } fd_products;
 
 #endif

@@ -57,7 +57,8 @@ FD_EDIT(bias_missing, node->weight[1] = -1)
 static const fd_fault rows[] = {
     {MATMUL("missing_qkv_bias", "the Q, K and V biases are not added"), .nodes = "attn_q attn_k attn_v",
      .applies = has_bias, .edit = bias_missing},
-    {.info = {"missing_bias", "matmul", "the bias of attention's output, of the FFN or of the logits is not added",
+    {.info = {"missing_bias", "matmul",
+              "a bias is not added: of attention's output, of the FFN, of the logits, of a mamba's steps",
               "attn_proj ffn_up ffn_down", false},
      .op = FD_OP_MATMUL,
      .applies = has_other_bias,

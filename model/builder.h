@@ -38,6 +38,7 @@ enum fd_reads {
     FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
     FD_READS_NO_ATTENTION = 8192, /* neither heads nor an FFN are required, nothing is rotated */
     FD_READS_HYBRID = 16384,      /* attention.head_count_kv and feed_forward_length are 0 in layers without them */
+    FD_READS_LAYER_SIZES = 32768, /* attention.head_count_kv and feed_forward_length by layer: fd_layer_number */
     FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
 };
 
@@ -122,6 +123,7 @@ typedef struct fd_attention_block {
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
  * get the same prefix and ".weight" / ".bias". */
 int32_t fd_build_embed(fd_builder *builder, const char *name);
+int32_t fd_build_embed_of(fd_builder *builder, const char *name, int32_t n); /* rows of n in place of n_embd */
 /* The architecture's norm. Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one
  * weight for all; a LAYER_NORM's may be one a head. Its bias is optional. */
 int32_t fd_build_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
@@ -133,6 +135,8 @@ int32_t fd_build_rms_norm_groups(fd_builder *builder, int32_t layer, const char 
 int32_t fd_build_layer_norm_groups(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                                    float eps);
 int32_t fd_build_l2_norm(fd_builder *builder, int32_t layer, const char *name, int32_t x, float eps);
+/* RMS norm without a weight, in two nodes: √n times the norm by Σx² + n·eps, which is called `unit`. */
+int32_t fd_build_unit_norm(fd_builder *builder, int32_t layer, const char *unit, const char *name, int32_t x);
 int32_t fd_build_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                         int32_t n_out, fd_need bias);
 /* A product with some rows of the weight. */
@@ -184,6 +188,8 @@ int32_t fd_build_clamp(fd_builder *builder, int32_t layer, const char *name, int
 int32_t fd_build_add(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_mul(fd_builder *builder, int32_t layer, const char *name, int32_t a, int32_t b);
 int32_t fd_build_scale(fd_builder *builder, int32_t layer, const char *name, int32_t x, float factor);
+/* By the one element of a weight, in F32: "layer_output_scale". */
+int32_t fd_build_scale_of_file(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_softcap(fd_builder *builder, int32_t layer, const char *name, int32_t x, float cap);
 int32_t fd_build_softmax(fd_builder *builder, int32_t layer, const char *name, int32_t x);
 int32_t fd_build_top_k(fd_builder *builder, int32_t layer, const char *name, int32_t x);
@@ -203,6 +209,7 @@ int32_t fd_build_attention(fd_builder *builder, int32_t layer, int32_t x, const 
 /* A gated activation (FD_OP_SILU_MUL, …) takes ffn_gate and ffn_up, or both from one ffn_up of twice the rows; another
  * (FD_OP_GELU, …) takes ffn_up alone. */
 int32_t fd_build_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
+int32_t fd_build_ffn_of(fd_builder *builder, int32_t layer, int32_t x, fd_op activation, int32_t n_ff);
 /* With the norm before and the sum after: half of a llama layer. */
 int32_t fd_build_pre_norm_attention(fd_builder *builder, int32_t layer, int32_t x, const fd_attention_block *how);
 int32_t fd_build_pre_norm_ffn(fd_builder *builder, int32_t layer, int32_t x, fd_op activation);
@@ -214,6 +221,8 @@ int32_t fd_build_post_norm_layer(fd_builder *builder, int32_t layer, int32_t x, 
                                  fd_op activation, bool pre_norm);
 /* FD_READS_HYBRID: whether the layer's number of this key, "attention.head_count_kv", is other than 0. */
 bool fd_layer_has(const fd_builder *builder, int32_t layer, const char *key);
+/* FD_READS_LAYER_SIZES: the layer's number of this key; the hyperparameters have the largest of all layers. */
+int32_t fd_layer_number(const fd_builder *builder, int32_t layer, const char *key, int32_t fallback);
 /* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file
  * says so. 0: no layer has one. */
 typedef struct fd_windows {
@@ -264,6 +273,8 @@ fd_experts_block fd_experts_of_file(const fd_builder *builder);
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
 int32_t fd_build_experts(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
+int32_t fd_build_routed_experts(fd_builder *builder, int32_t layer, int32_t router, int32_t x,
+                                const fd_experts_block *how); /* whose router reads another row */
 /* `experts`, what the chosen ones gave, plus what the shared ones give. */
 int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts,
                                 const fd_experts_block *how);

@@ -1,11 +1,17 @@
 /* The nodes that architectures list, but for those that mix (builder_mixers.c): one function an op. */
+#include <math.h>
+
 #include "model/builder_nodes.h"
 
-int32_t fd_build_embed(fd_builder *b, const char *name) {
+int32_t fd_build_embed_of(fd_builder *b, const char *name, int32_t n) {
     fd_node node = node_of(FD_OP_EMBED, -1, name, -1, -1);
-    node.weight[0] = fd_build_weight(b, name_of(-1, name, ".weight").text, b->h->n_vocab, b->h->n_embd, FD_REQUIRED);
-    node.shape[0] = b->h->n_embd;
+    node.weight[0] = fd_build_weight(b, name_of(-1, name, ".weight").text, b->h->n_vocab, n, FD_REQUIRED);
+    node.shape[0] = n;
     return add_node(b, node);
+}
+
+int32_t fd_build_embed(fd_builder *b, const char *name) {
+    return fd_build_embed_of(b, name, b->h->n_embd);
 }
 
 int32_t fd_build_rms_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
@@ -57,6 +63,13 @@ int32_t fd_build_l2_norm(fd_builder *b, int32_t layer, const char *name, int32_t
     fd_node node = like_input(b, FD_OP_L2_NORM, layer, name, x, -1);
     node.eps = eps;
     return add_node(b, node);
+}
+
+int32_t fd_build_unit_norm(fd_builder *b, int32_t layer, const char *unit, const char *name, int32_t x) {
+    if (b->code != FD_OK) return 0;
+    const fd_node *input = node_at(b, x);
+    const float n = (float)input->shape[input->n_dim - 1];
+    return fd_build_scale(b, layer, name, fd_build_l2_norm(b, layer, unit, x, n * b->h->rms_eps), sqrtf(n));
 }
 
 int32_t fd_build_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
@@ -178,6 +191,19 @@ int32_t fd_build_scale(fd_builder *b, int32_t layer, const char *name, int32_t x
     fd_node node = like_input(b, FD_OP_SCALE, layer, name, x, -1);
     node.scale = factor;
     return add_node(b, node);
+}
+
+int32_t fd_build_scale_of_file(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+    const weight_name full = name_of(layer, weight, ".weight");
+    int32_t id = fd_build_weight(b, full.text, 1, 1, FD_REQUIRED);
+    const fd_weight *w = b->code == FD_OK && id >= 0 ? &b->graph->weights[id] : NULL;
+    float factor = 1; /* of metadata alone */
+    if (w && w->dtype != FD_F32)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: type %s, expected F32", full.text,
+                                        fd_dtype_get(w->dtype)->name));
+    else if (w)
+        memcpy(&factor, w->data, sizeof factor);
+    return fd_build_scale(b, layer, name, x, factor);
 }
 
 int32_t fd_build_softcap(fd_builder *b, int32_t layer, const char *name, int32_t x, float cap) {

@@ -6,16 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A number that some layers have and the others have as 0. */
-static fd_code read_most(const fd_keys *r, const char *key, int32_t n_layer, int32_t fallback, int64_t high,
-                         int32_t *out) {
+/* The largest number of all layers. A hybrid's layers have the same number, or 0. */
+static fd_code read_most(const fd_keys *r, const fd_arch *arch, const char *key, int32_t n_layer, int32_t fallback,
+                         int64_t high, int32_t *out) {
+    const bool by_layer = arch->reads & FD_READS_LAYER_SIZES;
     const fd_gguf_kv *kv = fd_key_find(r, key);
     int64_t most = 0, item;
     for (uint64_t i = 0; kv && i < kv->count; i++) {
-        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > high || (item > 0 && most > 0 && item != most))
-            return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.%s: expected one number, or 0, for each layer", r->arch,
-                           key);
-        most = item > 0 ? item : most;
+        if (!fd_gguf_item_i64(kv, i, &item) || item < by_layer || item > high ||
+            (!by_layer && item > 0 && most > 0 && item != most))
+            return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.%s: expected one number%s for each layer", r->arch, key,
+                           by_layer ? "" : ", or 0,");
+        most = item > most ? item : most;
     }
     if (kv && kv->type == FD_GGUF_ARRAY && kv->count < (uint64_t)n_layer)
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.%s: %llu layers, expected %d", r->arch, key,
@@ -33,8 +35,8 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
         return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
     }
     FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
-    if (arch->reads & FD_READS_HYBRID)
-        FD_TRY(read_most(r, "attention.head_count_kv", h->n_layer, h->n_head, 4096, &h->n_head_kv));
+    if (arch->reads & (FD_READS_HYBRID | FD_READS_LAYER_SIZES))
+        FD_TRY(read_most(r, arch, "attention.head_count_kv", h->n_layer, h->n_head, 4096, &h->n_head_kv));
     else
         FD_TRY(fd_key_i32(r, "attention.head_count_kv", h->n_head, 1, 4096, &h->n_head_kv));
     if (h->n_head % h->n_head_kv != 0)
@@ -156,8 +158,8 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     FD_TRY(fd_key_i32(r, "block_count", -1, 1, 4096, &h->n_layer));
     FD_TRY(fd_key_i32(r, "embedding_length", -1, 1, 1 << 20, &h->n_embd));
     const bool attends = !(arch->reads & FD_READS_NO_ATTENTION);
-    if (arch->reads & FD_READS_HYBRID)
-        FD_TRY(read_most(r, "feed_forward_length", h->n_layer, 0, 1 << 24, &h->n_ff));
+    if (arch->reads & (FD_READS_HYBRID | FD_READS_LAYER_SIZES))
+        FD_TRY(read_most(r, arch, "feed_forward_length", h->n_layer, 0, 1 << 24, &h->n_ff));
     else
         FD_TRY(fd_key_i32(r, "feed_forward_length", attends ? -1 : 0, attends, 1 << 24, &h->n_ff));
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));

@@ -112,7 +112,7 @@ static void note_agreement(fd_against_report *r, const char *name, const fd_form
 
 static fd_code check_parts(const against *a, const fd_gguf_tensor *t, const fd_against_parts *parts) {
     const fd_form_pair p = pair_of(a, t, parts->of, parts->n);
-    const fd_form expected = fd_form_expected(a->arch, t->name);
+    const fd_form expected = fd_form_expected(a->arch, &p);
     fd_form_distance d;
     char what[256];
     FD_TRY(fd_form_compare(&p, expected, 1, 0, &d, a->err));
@@ -182,6 +182,7 @@ static fd_code read_heads(against *a) {
         int64_t *to;
     } delta[] = {{"ssm.group_count", &a->heads.n_key_head},
                  {"ssm.state_size", &a->heads.key_dim},
+                 {"ssm.time_step_rank", &a->heads.n_value_head},
                  {"ssm.inner_size", &a->heads.n_value}};
     for (size_t i = 0; i < sizeof delta / sizeof *delta; i++) {
         snprintf(key, sizeof key, "%s.%s", a->arch, delta[i].name);

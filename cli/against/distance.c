@@ -31,7 +31,7 @@ static double limit_of(const fd_form_pair *p) {
 static void rounding_of(const fd_form_pair *p, fd_form form, double *u, double *tiny) {
     *u = p->tensor->dtype == FD_F16 ? 0x1p-11 : p->tensor->dtype == FD_BF16 ? 0x1p-8 : 0;
     *tiny = p->tensor->dtype == FD_F16 ? 0x1p-25 : 0;
-    if (form == FD_FORM_MINUS_EXP) *u += 0x1p-21; /* binary32's exponential */
+    if (fd_form_is_minus_exp(form)) *u += 0x1p-21; /* binary32's exponential */
     if (form != FD_FORM_PLUS_ONE && form != FD_FORM_MINUS_ONE) return;
     const fd_array_type type = p->parts[0]->array.type;
     *u += type == FD_ARRAY_F16 ? 0x1p-11 : type == FD_ARRAY_BF16 ? 0x1p-8 : 0x1p-23;

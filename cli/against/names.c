@@ -13,21 +13,21 @@ static const struct {
 } globals[] =
     {
         {"token_embd", "embed_tokens wte word_embeddings embed_in tok_embeddings embeddings embedding"},
-        {"token_embd_norm", "word_embeddings_layernorm embedding_norm"},
+        {"token_embd_norm", "word_embeddings_layernorm embedding_norm layers.0.pre_norm"},
         {"position_embd", "wpe"},
         {"output_norm", "norm ln_f final_layernorm final_layer_norm norm_f"},
         {"output", "lm_head embed_out output output_layer embed_tokens wte word_embeddings"},
 },
   layers[] = {
-      {"attn_norm", "input_layernorm ln_1 ln_mlp norm_1 attention_norm operator_norm ln norm"},
-      {"attn_norm_2", "ln_attn"},
+      {"attn_norm", "input_layernorm ln_1 ln_mlp norm_1 attention_norm attn_norm operator_norm ln norm"},
+      {"attn_norm_2", "ln_attn ffn_norm"},
       {"attn_q", "self_attn.q_proj attention.wq attn.attention.q_proj mixer.q_proj"},
       {"attn_k", "self_attn.k_proj attention.wk attn.attention.k_proj mixer.k_proj"},
       {"attn_v", "self_attn.v_proj attention.wv attn.attention.v_proj mixer.v_proj"},
-      {"attn_qkv",
-       "attention.query_key_value self_attention.query_key_value attn.c_attn attn.Wqkv self_attn.qkv_proj "
-       "self_attn.query_key_value linear_attn.in_proj_qkvz self_attn.q_proj+self_attn.k_proj+self_attn.v_proj"},
-      {"attn_gate", "linear_attn.in_proj_qkvz"},
+      {"attn_qkv", "attention.query_key_value self_attention.query_key_value attn.c_attn attn.Wqkv self_attn.qkv_proj "
+                   "self_attn.query_key_value linear_attn.in_proj_qkvz linear_attn.in_proj_qkv "
+                   "self_attn.q_proj+self_attn.k_proj+self_attn.v_proj"},
+      {"attn_gate", "linear_attn.in_proj_qkvz linear_attn.in_proj_z"},
       {"attn_output", "self_attn.o_proj self_attn.dense self_attn.out_proj attention.dense self_attention.dense "
                       "attn.c_proj attn.out_proj attention.wo attn.attention.out_proj mixer.o_proj"},
       {"attn_q_norm", "self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm attention.query_layernorm"},
@@ -53,6 +53,8 @@ static const struct {
       {"ssm_norm", "mixer.norm mamba.norm linear_attn.norm"},
       {"ssm_out", "mixer.out_proj mamba.out_proj linear_attn.out_proj"},
       {"ssm_ba", "linear_attn.in_proj_ba"},
+      {"ssm_alpha", "linear_attn.in_proj_a"},
+      {"ssm_beta", "linear_attn.in_proj_b"},
       {"post_attention_norm", "post_self_attn_layernorm post_attention_layernorm"},
       {"shortconv.in_proj", "conv.in_proj"},
       {"shortconv.conv", "conv.conv"},
@@ -69,15 +71,15 @@ static const struct {
       {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias!"},
       {"ffn_gate_exps", "mlp.experts.%e.gate_proj block_sparse_moe.experts.%e.w1 feed_forward.experts.%e.w1 "
                         "feed_forward.experts.%e.gate_proj mixer.experts.%e.gate_proj "
-                        "mlp.experts.gate_up_proj_blocks!+mlp.experts.gate_up_proj_scales!"},
+                        "mlp.experts.gate_up_proj_blocks!+mlp.experts.gate_up_proj_scales! mlp.experts.gate_up_proj!"},
       {"ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias!"},
       {"ffn_up_exps", "mlp.experts.%e.up_proj block_sparse_moe.experts.%e.w3 feed_forward.experts.%e.w3 "
                       "feed_forward.experts.%e.up_proj mixer.experts.%e.up_proj "
-                      "mlp.experts.gate_up_proj_blocks!+mlp.experts.gate_up_proj_scales!"},
+                      "mlp.experts.gate_up_proj_blocks!+mlp.experts.gate_up_proj_scales! mlp.experts.gate_up_proj!"},
       {"ffn_down_exps.bias", "mlp.experts.down_proj_bias!"},
       {"ffn_down_exps", "mlp.experts.%e.down_proj block_sparse_moe.experts.%e.w2 feed_forward.experts.%e.w2 "
                         "feed_forward.experts.%e.down_proj mixer.experts.%e.down_proj "
-                        "mlp.experts.down_proj_blocks!+mlp.experts.down_proj_scales!"},
+                        "mlp.experts.down_proj_blocks!+mlp.experts.down_proj_scales! mlp.experts.down_proj!"},
       {"ffn_gate_shexp", "mlp.shared_expert.gate_proj mlp.shared_experts.gate_proj mlp.shared_mlp.gate_proj"},
       {"ffn_up_shexp", "mlp.shared_expert.up_proj mlp.shared_experts.up_proj mlp.shared_mlp.up_proj"
                        " mixer.shared_experts.up_proj"},
@@ -88,21 +90,51 @@ static const struct {
        "mlp.gate.e_score_correction_bias! mlp.gate.expert_bias! block_sparse_moe.e_score_correction_bias! "
        "mlp.moe_statics.e_score_correction_bias! feed_forward.expert_bias! "
        "mixer.gate.e_score_correction_bias!"},
+      {"time_mix_lerp_fused", "attn.x_r!+attn.x_w!+attn.x_k!+attn.x_v!+attn.x_a!+attn.x_g! attn.x_x!"},
+      {"time_mix_w0", "attn.w_lora.lora.2.bias!"},
+      {"time_mix_w1", "attn.w_lora.lora.0"},
+      {"time_mix_w2", "attn.w_lora.lora.2"},
+      {"time_mix_a0", "attn.a_lora.lora.2.bias!"},
+      {"time_mix_a1", "attn.a_lora.lora.0"},
+      {"time_mix_a2", "attn.a_lora.lora.2"},
+      {"time_mix_v0", "attn.v_lora.lora.2.bias!"},
+      {"time_mix_v1", "attn.v_lora.lora.0"},
+      {"time_mix_v2", "attn.v_lora.lora.2"},
+      {"time_mix_g1", "attn.g_lora.lora.0"},
+      {"time_mix_g2", "attn.g_lora.lora.2"},
+      {"time_mix_k_k", "attn.k_k!"},
+      {"time_mix_k_a", "attn.k_a!"},
+      {"time_mix_r_k", "attn.r_k!"},
+      {"time_mix_key", "attn.k_proj"},
+      {"time_mix_value", "attn.v_proj"},
+      {"time_mix_receptance", "attn.r_proj"},
+      {"time_mix_output", "attn.o_proj"},
+      {"time_mix_ln", "attn.g_norm"},
+      {"channel_mix_lerp_k", "ffn.x_k!"},
+      {"channel_mix_key", "ffn.key"},
+      {"channel_mix_value", "ffn.value"},
 };
 
 static const char *const of_layer[] = {"layers.%d.", "h.%d.", "blocks.%d.", "layers.layers.%d."};
 
 /* Or of parts that text does not go through. */
 bool fd_against_is_buffer(const char *name) {
-    static const char *const buffers[] = {"*inv_freq", "*.attn.bias",    "*.attention.bias",        "*masked_bias",
-                                          "visual.*",  "vision_tower.*", "multi_modal_projector.*", "mtp.*"};
+    static const char *const buffers[] = {"*inv_freq",
+                                          "*.attn.bias",
+                                          "*.attention.bias",
+                                          "*masked_bias",
+                                          "visual.*",
+                                          "vision_tower.*",
+                                          "multi_modal_projector.*",
+                                          "mtp.*",
+                                          "layers.0.attn.v_lora.*"}; /* rwkv7's first layer has no v to mix in */
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (fnmatch(buffers[i], name, 0) == 0) return true;
     return false;
 }
 
 bool fd_against_is_computed(const char *tensor) {
-    return strncmp(tensor, "rope_f", 6) == 0;
+    return strncmp(tensor, "rope_f", 6) == 0 || fnmatch("blk.0.time_mix_v[012].weight", tensor, 0) == 0;
 }
 
 static fd_code add(fd_against_parts *parts, const fd_checkpoint_tensor *tensor, fd_error *err) {

@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "cli/ranks.h"
 #include "compare/compare_model.h"
+#include "compare/products/together.h"
 #include "reference_cpu/reference.h"
 #ifdef FD_HAVE_CUDA
 #include "engine/products/products.h"
@@ -47,6 +49,7 @@ fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_t
         .graph = model->graph, .ref = ref, .cand = cand, .op = fd_reference_op, .tokenizer = model->tokenizer};
     char known[512];
     fd_products *device;
+    fd_products_peers together;
     if (class_name) {
         how.numerics = fd_numerics_class_find(class_name);
         if (!how.numerics)
@@ -56,6 +59,10 @@ fd_code fd_cli_replay(const fd_cli_model *model, const fd_trace *ref, const fd_t
     FD_TRY(open_device(on_gpu, model->graph, verdict, &device, err));
     fd_cli_progress progress = fd_cli_progress_start("", 0);
     how.device = device;
+    if (!device && fd_cli_peers()) {
+        fd_products_together(fd_cli_peers(), how.op, &together);
+        how.device = &together.products;
+    }
     how.progress = fd_cli_progress_stage_callback;
     how.progress_user = &progress;
     fd_code code = fd_compare_with_model(&how, verdict, err);

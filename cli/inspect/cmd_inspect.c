@@ -10,12 +10,23 @@
 #include "dumpers/store/golden.h"
 
 typedef struct arguments {
-    const char *trace, *tensor, *export, *with;
+    const char *trace, *tensor, *export, *with, *model;
     bool health, json, map, all, histogram, watch;
     int32_t layer;
 } arguments;
 
-enum { KEY_JSON = 256, KEY_HEALTH, KEY_MAP, KEY_LAYER, KEY_ALL, KEY_HISTOGRAM, KEY_EXPORT, KEY_WITH, KEY_WATCH };
+enum {
+    KEY_JSON = 256,
+    KEY_HEALTH,
+    KEY_MAP,
+    KEY_LAYER,
+    KEY_ALL,
+    KEY_HISTOGRAM,
+    KEY_EXPORT,
+    KEY_WITH,
+    KEY_WATCH,
+    KEY_MODEL
+};
 
 static const struct argp_option options[] = {
     {"health", KEY_HEALTH, 0, 0, "Per position: token, K/V length, attention entropy, top token, logit range, loops",
@@ -34,6 +45,7 @@ static const struct argp_option options[] = {
      "A line for each step while the trace is being written, and where NaN begins; ends when it is "
      "complete",
      1},
+    {"model", KEY_MODEL, "MODEL.gguf", 0, "With --health and --watch: the tokens' text beside their ids", 1},
     {"json", KEY_JSON, 0, 0, "JSON instead of text", 2},
     {0},
 };
@@ -49,6 +61,7 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
     case KEY_EXPORT: a->export = arg; return 0;
     case KEY_WITH: a->with = arg; return 0;
     case KEY_WATCH: a->watch = true; return 0;
+    case KEY_MODEL: a->model = arg; return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG:
         if (a->tensor) argp_error(state, "a trace and a tensor expected, \"%s\" is one too many", arg);
@@ -63,6 +76,7 @@ static error_t parse_inspect_option(int key, char *arg, struct argp_state *state
             argp_error(state, "--with compares tensors as a whole: no other view goes with it");
         if (a->watch && (a->tensor || a->health || a->json || a->with))
             argp_error(state, "--watch is about the steps of a trace: no tensor and no other view goes with it");
+        if (a->model && !a->health && !a->watch) argp_error(state, "--model goes with --health or --watch");
         if (a->layer >= 0 && !a->health) argp_error(state, "--layer goes with --health");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -121,9 +135,9 @@ static fd_code show_beside(const arguments *a, const fd_trace *trace, fd_error *
     return code;
 }
 
-static fd_code show_view(const arguments *a, const fd_trace *trace, fd_error *err) {
+static fd_code show_view(const arguments *a, const fd_trace *trace, const fd_tokenizer *tokenizer, fd_error *err) {
     bool is_glob = a->tensor && strpbrk(a->tensor, "*?") && fd_trace_find(trace, a->tensor) < 0;
-    fd_inspect in = {trace, a->json, a->map, a->all, a->layer, is_glob ? a->tensor : NULL};
+    fd_inspect in = {trace, a->json, a->map, a->all, a->layer, is_glob ? a->tensor : NULL, tokenizer};
     if (a->with) return show_beside(a, trace, err);
     if (a->health) return fd_inspect_health(&in, err);
     if (!a->tensor || (is_glob && !a->map && !a->histogram && !a->export)) return fd_inspect_tree(&in, err);
@@ -141,23 +155,24 @@ static fd_code show_view(const arguments *a, const fd_trace *trace, fd_error *er
     return text ? fd_inspect_slice(&in, node, &slice, err) : fd_inspect_tensor(&in, node, err);
 }
 
+static fd_code inspect(const arguments *a, const fd_tokenizer *tokenizer, fd_error *err) {
+    fd_trace *trace;
+    if (a->watch) return fd_inspect_watch(a->trace, tokenizer, err);
+    if (!a->tensor && !a->health && fd_golden_is_one(a->trace)) return fd_inspect_golden(a->trace, a->json, err);
+    FD_TRY(fd_cli_open_trace(a->trace, SIZE_MAX, &trace, err));
+    fd_code code = show_view(a, trace, tokenizer, err);
+    fd_trace_close(trace);
+    return code;
+}
+
 int fd_cmd_inspect(int argc, char **argv) {
     arguments args = {.layer = -1};
     argp_parse(&fd_cmd_inspect_argp, argc, argv, 0, NULL, &args);
     fd_error err = {0};
-    fd_trace *trace;
-    if (args.watch) {
-        fd_code watched = fd_inspect_watch(args.trace, &err);
-        return watched == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);
-    }
-    if (!args.tensor && !args.health && fd_golden_is_one(args.trace)) {
-        fd_code listed = fd_inspect_golden(args.trace, args.json, &err);
-        return listed == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);
-    }
-    fd_code code = fd_cli_open_trace(args.trace, SIZE_MAX, &trace, &err);
-    if (code == FD_OK) {
-        code = show_view(&args, trace, &err);
-        fd_trace_close(trace);
-    }
+    fd_cli_model model = {0};
+    fd_code code = args.model ? fd_cli_model_open(args.model, &model, &err) : FD_OK;
+    if (code == FD_OK && args.model && !model.tokenizer) err = model.tokenizer_error, code = err.code;
+    if (code == FD_OK) code = inspect(&args, model.tokenizer, &err);
+    fd_cli_model_close(&model);
     return code == FD_OK ? FD_EXIT_SAME : fd_cli_fail("inspect", &err);
 }

@@ -30,8 +30,14 @@ static void show_prompt(const fd_trace *trace, int32_t prompt, json_t *list) {
     if (list)
         json_array_append_new(list, json_pack("{s:i, s:s?, s:i, s:i}", "prompt", prompt + 1, "text", text,
                                               "prompt_tokens", n_prompt, "positions", n_pos));
-    else
-        printf("  prompt %-5d %3d + %d positions  %s\n", prompt + 1, n_prompt, n_pos - n_prompt, text ? text : "");
+    else if (text && text[0])
+        printf("  prompt %-5d %3d + %d positions  %s\n", prompt + 1, n_prompt, n_pos - n_prompt, text);
+    else {
+        enum { MOST = 8 };
+        printf("  prompt %-5d %3d + %d positions  tokens", prompt + 1, n_prompt, n_pos - n_prompt);
+        for (int32_t i = 0; i < n_prompt && i < MOST; i++) printf("%c%d", i ? ',' : ' ', fd_trace_tokens(trace)[i]);
+        printf(n_prompt > MOST ? ",…\n" : "\n");
+    }
 }
 
 fd_code fd_inspect_golden(const char *path, bool json, fd_error *err) {

@@ -3,6 +3,7 @@
 
 #include "cli/inspect/inspect.h"
 #include "cli/output.h"
+#include "compare/measure/token_texts.h"
 
 typedef struct spread {
     double mean, min, max;
@@ -29,9 +30,10 @@ static bool has_logits(const fd_trace_health *h) {
     return h->top_id[0] >= 0;
 }
 
-static void print_positions(const fd_trace *trace, const fd_inspect_health_table *t) {
+static void print_positions(const fd_inspect *in, const fd_inspect_health_table *t) {
+    const fd_trace *trace = in->trace;
     printf("%8s %8s %6s  %-26s %8s %10s  %-28s %s\n", "position", "token", "n_kv", "entropy mean (min…max)", "top-1 p",
-           "logits", "top ids", "");
+           "logits", "top ids", in->tokenizer ? "token → best" : "");
     for (int32_t pos = 0; pos < t->n_pos; pos++) {
         const fd_trace_health *h = &t->of[pos];
         const float *entropy = entropy_at(t, pos);
@@ -48,6 +50,12 @@ static void print_positions(const fd_trace *trace, const fd_inspect_health_table
             printf(" %8.5f %10.4g  %-28s", (double)h->top1_probability, (double)h->logit_range, ids);
         else
             printf(" %8s %10s  %-28s", "-", "-", "-");
+        if (in->tokenizer) {
+            fd_token_text now = {.token = fd_trace_tokens(trace)[pos]}, best = {.token = h->top_id[0]};
+            fd_token_text_read(in->tokenizer, &now);
+            fd_token_text_read(in->tokenizer, &best);
+            printf(has_logits(h) ? " '%s' → '%s'" : " '%s'", now.text, best.text);
+        }
         if (h->loop_length > 0) printf(" LOOP of %d", h->loop_length);
         printf("\n");
     }
@@ -76,6 +84,14 @@ static void print_layers(const fd_inspect_health_table *t) {
         if (n_sink && !isnan(sink)) printf("   sink %.4f", sink / n_sink);
         printf("\n");
     }
+}
+
+static void print_words(const fd_health_words *words) {
+    printf("\n");
+    for (int32_t i = 0; i < words->n; i++) printf("odd: %s\n", words->line[i]);
+    if (!words->n)
+        printf("nothing odd: no head of entropy near zero, no logits within 1, no repeated token, no weights that do "
+               "not sum to 1\n");
 }
 
 /* Columns that stay empty, and what would fill them. */
@@ -136,20 +152,25 @@ static json_t *position_json(const fd_trace *trace, const fd_inspect_health_tabl
 
 static fd_code show_health(const fd_inspect *in, const fd_inspect_health_table *t, fd_error *err) {
     const fd_trace *trace = in->trace;
+    fd_health_words words;
     if (t->n_recorded + t->n_logits + t->n_entropy == 0)
         return fd_fail(err, FD_ERR_INCOMPLETE,
                        "%s: no health recorded, and neither logits nor attention weights (blk.N.attn_weights of every "
                        "layer) to compute it from",
                        fd_trace_path(trace));
+    FD_TRY(fd_inspect_health_rules(trace, t, &words, err));
     if (in->json) {
-        json_t *list = json_array();
+        json_t *list = json_array(), *odd = json_array();
+        for (int32_t i = 0; i < words.n; i++) json_array_append_new(odd, json_string(words.line[i]));
         for (int32_t pos = 0; pos < t->n_pos; pos++)
             json_array_append_new(list, position_json(trace, t, pos, in->layer));
-        return fd_cli_print_json(json_pack("{s:s, s:o}", "path", fd_trace_path(trace), "positions", list), err);
+        return fd_cli_print_json(
+            json_pack("{s:s, s:o, s:o}", "path", fd_trace_path(trace), "positions", list, "odd", odd), err);
     }
     if (in->layer >= 0) return print_heads(trace, t, in->layer, err);
-    print_positions(trace, t);
+    print_positions(in, t);
     print_layers(t);
+    print_words(&words);
     print_unknown(t);
     return FD_OK;
 }

@@ -4,16 +4,18 @@
 
 #include "cli/inspect/slice.h"
 #include "dumpers/store/trace.h"
+#include "model/tokenizer/tokenizer.h"
 
 typedef struct json_t json_t;
 
 typedef struct fd_inspect {
     const fd_trace *trace;
     bool json;
-    bool map;         /* --map: attention as a heat map */
-    bool all;         /* --all: no elision of long rows */
-    int32_t layer;    /* --layer; -1: none */
-    const char *glob; /* which tensors the tree lists; NULL: all, with a header */
+    bool map;                      /* --map: attention as a heat map */
+    bool all;                      /* --all: no elision of long rows */
+    int32_t layer;                 /* --layer; -1: none */
+    const char *glob;              /* which tensors the tree lists; NULL: all, with a header */
+    const fd_tokenizer *tokenizer; /* --model: tokens have their text beside their id; NULL: ids alone */
 } fd_inspect;
 
 /* Statistics of a node at a position: recorded, else computed from its elements; *known false: the trace has
@@ -32,6 +34,15 @@ typedef struct fd_inspect_health_table {
 fd_code fd_inspect_health_load(const fd_trace *trace, fd_inspect_health_table *out, fd_error *err);
 void fd_inspect_health_free(fd_inspect_health_table *table); /* what it owns; also after a failed load */
 
+/* What is odd in it, a line each: heads of no entropy, logits of no range, repeated tokens, weights that do not sum to 1. */
+enum { FD_HEALTH_RULES = 4 };
+typedef struct fd_health_words {
+    char line[FD_HEALTH_RULES][256];
+    int32_t n;
+} fd_health_words;
+fd_code fd_inspect_health_rules(const fd_trace *trace, const fd_inspect_health_table *table, fd_health_words *out,
+                                fd_error *err);
+
 /* Statistics of one node over all positions that have any. */
 typedef struct fd_node_summary {
     int32_t n_pos; /* positions that had any; 0: nothing is known */
@@ -45,8 +56,8 @@ fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summar
 fd_code fd_inspect_golden(const char *path, bool json, fd_error *err);
 
 /* A line for each step of a trace that is being written, as it comes; returns when the trace is complete. A file that is not
- * there yet is waited for. */
-fd_code fd_inspect_watch(const char *path, fd_error *err);
+ * there yet is waited for. tokenizer NULL: ids alone. */
+fd_code fd_inspect_watch(const char *path, const fd_tokenizer *tokenizer, fd_error *err);
 
 /* Header, steps and the node table; of in->glob the table alone. */
 fd_code fd_inspect_tree(const fd_inspect *in, fd_error *err);

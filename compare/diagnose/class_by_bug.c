@@ -7,6 +7,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/suspects.h"
+#include "compare/products/products.h"
 #include "compare/replay/in_order.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. And findings
@@ -188,7 +189,7 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
         if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
             tight.at[n++].class_ = fd_numerics_class_at(i);
-    const fd_jobs jobs = {0, n, 0, &tight, is_needless, judge_tight, take_tight};
+    const fd_jobs jobs = {0, n, fd_products_callers(options->device), &tight, is_needless, judge_tight, take_tight};
     fd_code code = fd_run_in_order(&jobs, err);
     qsort(tight.at, (size_t)n, sizeof *tight.at, by_what_is_left);
     if (code == FD_OK) code = explain_in_order(options, tight.at, n, evidence, err);

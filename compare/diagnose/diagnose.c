@@ -102,6 +102,7 @@ static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error 
     r->n_context = history ? first : 0;
     bool earlier = (few && history) || (r->most > 0 && (history || node->op == FD_OP_KV_WRITE));
     r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
+    if (o->whole_run) r->n_context = 0;
     r->n_earlier = r->pos0 == 0 ? first : 0;
     r->batch_offset = r->pos0 - first;
     r->batch_end = step_end;

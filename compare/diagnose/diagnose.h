@@ -21,7 +21,9 @@ typedef struct fd_diagnose_options {
     const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
     double most_spent;   /* multiplications; 0: as many as a person waits for */
     bool right_too;      /* of fd_diagnose_fits: where the op as it should be gives the values as well, that is a yes */
-    bool table_alone;    /* the table of faults, without guesses beside it */
+    bool
+        whole_run; /* of fd_diagnose_fits: what earlier steps left in an unrecorded cache is as the hypothesis has it */
+    bool table_alone; /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 
 /* About the first finding of an attribution, as it was asked for. Both are borrowed. */

@@ -28,6 +28,7 @@ typedef enum fd_unnamed {
     FD_UNNAMED_NONE_FITS,       /* but some may be not clearly beyond */
     FD_UNNAMED_SEVERAL_FIT,     /* n_apart differ from each other and are not clearly beyond */
     FD_UNNAMED_LITTLE_EVIDENCE, /* fewer than FD_MIN_EVIDENCE elements */
+    FD_UNNAMED_FEW_ROWS,        /* they explain one or two rows, and not those from first_pos on */
     FD_UNNAMED_INPUT_UNRECORDED,
     FD_UNNAMED_ROWS_UNRECORDED, /* of `node`, somewhere in first_pos … last_pos */
 } fd_unnamed;

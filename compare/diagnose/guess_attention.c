@@ -54,6 +54,54 @@ static fd_code try_heads(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* At each recurrent op of the span alone, then at all of them: convolution and scan each keep a state. */
+static fd_code try_fresh_state(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    fd_hypothesis h = {.guess = FD_GUESS_FRESH_STATE};
+    int32_t n = 0;
+    if (r->args.pos0 + r->n_unjudged == 0) return FD_OK;
+    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
+        h.node = t->span[i];
+        if (!fd_hypothesis_may_concern(&h, &r->args.graph->nodes[h.node])) continue;
+        n++;
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    h.node = -1;
+    h.layer = FD_ANY_LAYER;
+    return n < 2 || fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+/* A tile that is cut short leaves out the same values where decode begins with a tile: no rows tell these two apart. */
+static fd_code try_tiles_left_out(fd_trial *t, int32_t node, fd_error *err) {
+    for (int32_t tile = 2; tile <= 64; tile *= 2) {
+        fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node, .n = tile};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+static fd_code try_unwritten(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    fd_hypothesis h = {.guess = FD_GUESS_UNWRITTEN, .n = r->args.pos0 + r->n_unjudged};
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n_span && h.n > 0 && !fd_trial_fits(t); i++) {
+        const fd_node *node = &r->args.graph->nodes[t->span[i]];
+        h.node = node->id;
+        if (!fd_hypothesis_may_concern(&h, node)) continue;
+        n++;
+        FD_TRY(fd_trial_try(t, &h, err));
+        if (fd_trial_fits(t) && node->op == FD_OP_ATTN_MIX) FD_TRY(try_tiles_left_out(t, node->id, err));
+    }
+    h.node = -1;
+    h.layer = FD_ANY_LAYER;
+    return n < 2 || fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+fd_code fd_guess_steps(fd_trial *t, fd_error *err) {
+    FD_TRY(try_fresh_state(t, err));
+    return fd_trial_fits(t) ? FD_OK : try_unwritten(t, err);
+}
+
 fd_code fd_guess_pages(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
     int32_t both = 0;

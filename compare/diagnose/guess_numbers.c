@@ -85,6 +85,15 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     return FD_OK;
 }
 
+/* ---- caches ---- */
+
+/* Rows that were not written, before rows that were written elsewhere: in few steps of one row these look the same. */
+static fd_code try_unwritten(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    if (h.node < 0) return FD_OK;
+    h.end = (int32_t)fd_node_width(node);
+    return fd_trial_try(t, &h, err);
+}
+
 /* ---- keys ---- */
 
 /* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf, that have none by
@@ -155,6 +164,8 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
 }
 
 fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
+    fd_hypothesis zeros = {.guess = FD_GUESS_FACTOR, .value = 0};
+    if (parts && !fd_trial_many_layers(t)) FD_TRY(for_nodes_of(t, FD_OP_KV_WRITE, zeros, try_unwritten, true, err));
     for (int32_t i = 0; i < fd_n_parameter; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
         FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));

@@ -64,8 +64,8 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
 }
 
 /* Any tensor's, then a cache's alone. */
-static const int32_t types[] = {FD_F16,  FD_BF16, FD_Q8_0,       FD_Q5_1,      FD_Q5_0,
-                                FD_Q4_1, FD_Q4_0, FD_ROUND_E4M3, FD_ROUND_E5M2};
+static const int32_t types[] = {FD_F16,  FD_BF16, FD_Q8_0,       FD_Q5_1,       FD_Q5_0,
+                                FD_Q4_1, FD_Q4_0, FD_ROUND_E4M3, FD_ROUND_E5M2, FD_ROUND_INT8};
 
 static int n_type(fd_op op) {
     enum { ALL = sizeof types / sizeof *types };

@@ -24,6 +24,8 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_PARTIAL:
     case FD_GUESS_BLOCKS:
     case FD_GUESS_PAGE:
+    case FD_GUESS_UNWRITTEN:
+    case FD_GUESS_FRESH_STATE:
     case FD_GUESS_KEYS:
     case FD_GUESS_CAP:
     case FD_GUESS_FACTOR:
@@ -34,10 +36,17 @@ static fd_op op_of(const fd_hypothesis *h) {
     return h->node < 0 && h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_COUNT;
 }
 
+static bool is_recurrent(fd_op op) {
+    return op == FD_OP_CONV || op == FD_OP_SSM_SCAN || op == FD_OP_GATED_DELTA || op == FD_OP_WKV7 ||
+           op == FD_OP_TOKEN_SHIFT;
+}
+
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
-    if (h->guess == FD_GUESS_PAGE) return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+    if (h->guess == FD_GUESS_PAGE || h->guess == FD_GUESS_UNWRITTEN)
+        return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+    if (h->guess == FD_GUESS_FRESH_STATE) return is_recurrent(node->op);
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;
 }
 

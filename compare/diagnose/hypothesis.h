@@ -19,9 +19,11 @@ typedef enum fd_guess {
     FD_GUESS_PARTIAL,    /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
     FD_GUESS_TILES,      /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
     FD_GUESS_PAGE,       /* page `which` of the cache, of `n` keys, is read from the place of page `other`; -1: zeros */
-    FD_GUESS_KEYS,       /* softmax does not see some keys: `which` is fd_key_rule */
-    FD_GUESS_BLOCKS,     /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
-    FD_GUESS_TOKEN,      /* an embedding reads the row of the token's id + `n` */
+    FD_GUESS_UNWRITTEN,  /* the cache's rows from position `n` on are read as zeros */
+    FD_GUESS_FRESH_STATE, /* a recurrent op reads nothing of earlier steps: its state, or its last rows, are zeros */
+    FD_GUESS_KEYS,        /* softmax does not see some keys: `which` is fd_key_rule */
+    FD_GUESS_BLOCKS,      /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
+    FD_GUESS_TOKEN,       /* an embedding reads the row of the token's id + `n` */
     /* what comes out */
     FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */

@@ -15,7 +15,8 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_TILES: return slot == 0;
-    case FD_GUESS_PAGE: return slot == 1;
+    case FD_GUESS_PAGE:
+    case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which > 0;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
@@ -72,16 +73,24 @@ static void read_other_page(const fd_hypothesis *h, float *rows, int64_t n_row, 
     }
 }
 
+/* What has a scale of its own. */
+static int64_t heads_of(const fd_hypothesis *h, const fd_node *node) {
+    return h->other == FD_ROUND_INT8 && node->n_dim == 2 && !node->over_kv ? node->shape[0] : 1;
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
-    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
+    if (h->guess == FD_GUESS_ROUNDED)
+        fd_round_type_rows(h->other, rows, n_row * heads_of(h, node), width / heads_of(h, node));
     if (h->guess == FD_GUESS_INPUT_TAIL && node->op == FD_OP_ATTN_MIX) {
         leave_out_tile(h, rows, pos0, n_row, width);
         return;
     }
     if (h->guess == FD_GUESS_TILES) weigh_tiles(h, rows, pos0, n_row, width);
     if (h->guess == FD_GUESS_PAGE) read_other_page(h, rows, n_row, width);
+    if (h->guess == FD_GUESS_UNWRITTEN && h->n < n_row)
+        memset(rows + h->n * width, 0, sizeof *rows * (size_t)((n_row - h->n) * width));
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT_TAIL)
@@ -149,7 +158,8 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
-    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
+    if (h->guess == FD_GUESS_ROUNDED)
+        fd_round_type_rows(h->other, rows, n_row * heads_of(h, node), width / heads_of(h, node));
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
@@ -165,7 +175,8 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) tau[i] *= fabs(h->value);
-    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_bounds(h->other, rows, tau, n, scratch);
+    if (h->guess == FD_GUESS_ROUNDED)
+        fd_round_type_bounds(h->other, rows, tau, n_row * heads_of(h, node), width / heads_of(h, node), scratch);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, tau, sizeof *tau * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) tau[i] = scratch[i / width * width + source_of(h, node, i % width, width)];

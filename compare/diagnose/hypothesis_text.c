@@ -21,6 +21,8 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
     case FD_GUESS_PAGE: return h->n == 1 ? "cache_row_wrong" : "page_wrong";
+    case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
+    case FD_GUESS_FRESH_STATE: return "state_not_carried";
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
@@ -116,7 +118,9 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     bool some = width && (h->first > 0 || h->end < width), one = h->end - h->first == 1;
     if (some && one) snprintf(where, sizeof where, "%s %d is", unit, h->first);
     if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
-    if (h->value == 0.0)
+    if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
+        SAY("the step's rows are zero in the cache: not written");
+    else if (h->value == 0.0)
         SAY("%s zero", some ? where : "it is");
     else
         SAY("%s %.6g times the right ones", where, h->value);
@@ -137,8 +141,12 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("%s: %s (tiles of %d keys)", kernel, words[h->which], h->n);
 }
 
+static const char *cache_text(const fd_hypothesis *h, const fd_graph *graph) {
+    return h->node < 0 ? "K and V" : graph->nodes[h->node].op == FD_OP_ATTN_MIX ? "V" : "K";
+}
+
 static void page_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const char *cache = h->node < 0 ? "K and V" : graph->nodes[h->node].op == FD_OP_ATTN_MIX ? "V" : "K";
+    const char *cache = cache_text(h, graph);
     int32_t first = h->which * h->n;
     if (h->n == 1 && h->other < 0)
         SAY("the %s row of position %d is read as zeros", cache, first);
@@ -218,6 +226,10 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         break;
     case FD_GUESS_TILES: tiles_text(h, to, size); break;
     case FD_GUESS_PAGE: page_text(h, graph, to, size); break;
+    case FD_GUESS_UNWRITTEN:
+        SAY("the %s rows from position %d on are read as zeros: they are not written", cache_text(h, graph), h->n);
+        break;
+    case FD_GUESS_FRESH_STATE: SAY("what earlier steps left is not read: the state starts at zero"); break;
     case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
     case FD_GUESS_KEYS: keys_text(h, to, size); break;
     case FD_GUESS_BLOCKS: {

@@ -85,3 +85,67 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
     }
     return FD_OK;
 }
+
+/* Of a first step with one or two rows that depart, many things are true. */
+enum { FEW_ROWS = 2 };
+
+static int32_t rows_departing(const fd_trace_step *step, const float *z, int32_t n_pos) {
+    int32_t n = 0;
+    for (int32_t p = step->pos0; p < step->pos0 + step->n_pos && p < n_pos; p++) n += !(z[p] <= 1);
+    return n;
+}
+
+/* The later step with most rows that depart; -1: none. */
+static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int32_t n_pos) {
+    int32_t best = -1, most = 0;
+    for (int32_t s = ask->finding->step + 1; s < fd_trace_n_step(ask->trace); s++) {
+        int32_t n = rows_departing(&fd_trace_steps(ask->trace)[s], z, n_pos);
+        if (n > most) best = s, most = n;
+    }
+    return best;
+}
+
+/* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer. */
+static bool may_ask_later(const fd_diagnose_options *ask) {
+    const fd_node *nodes = ask->graph->nodes;
+    const fd_node_finding *f = ask->finding;
+    return f->span_first == f->node || nodes[f->span_first].layer == nodes[f->node].layer;
+}
+
+/* Position 15 of 16 is 0 modulo 15. So must those after it be, or it was that row alone. */
+static bool folds_positions(const fd_explanation *e) {
+    const fd_hypothesis *h = &e->remaining[0].hypothesis;
+    return h->guess == FD_GUESS_POSITION && (h->which == FD_POSITION_MODULO || h->which == FD_POSITION_AT_MOST);
+}
+
+fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
+                          fd_error *err) {
+    int32_t later = fullest_step(ask, z, n_pos), next = ask->finding->step + 1;
+    const bool right = later < 0;
+    fd_explanation other;
+    bool yes;
+    bool few = e->n_departing > 0 && e->n_departing <= FEW_ROWS; /* by the bounds; 0: found by what is left */
+    if (!e->named || e->slope_rows > 0 || !few || ask->finding->n_odd > 0 || !may_ask_later(ask)) return FD_OK;
+    if (right && folds_positions(e) && next < fd_trace_n_step(ask->trace)) later = next;
+    if (later < 0 || fd_trace_steps(ask->trace)[later].pos0 >= n_pos) return FD_OK;
+    fd_node_finding finding = at_step(ask, later, z, n_pos);
+    fd_diagnose_options there = *ask;
+    there.finding = &finding;
+    there.whole_run = true;
+    there.right_too = right;
+    FD_TRY(gives(&there, e, &yes, err));
+    if (yes) return FD_OK;
+    there.whole_run = there.right_too = false;
+    other.named = false;
+    if (!right) FD_TRY(fd_diagnose(&there, &other, err));
+    if (other.named) FD_TRY(gives(ask, &other, &yes, err));
+    if (yes) {
+        *e = other;
+        return FD_OK;
+    }
+    e->named = false;
+    e->why = FD_UNNAMED_FEW_ROWS;
+    e->tells_apart = FD_TELLS_NOTHING;
+    e->first_pos = finding.pos;
+    return FD_OK;
+}

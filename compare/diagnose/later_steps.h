@@ -15,4 +15,9 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
 fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                  fd_error *err);
 
+/* A name that rests on one or two rows has to hold in the later step where most rows depart, too. Where that step has a name that
+ * holds in both, *e is that one; else *e names nothing. */
+fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
+                          fd_error *err);
+
 #endif

@@ -1,5 +1,8 @@
 #include "compare/diagnose/mixed.h"
 
+#include <math.h>
+
+#include "compare/diagnose/trial_rows.h"
 #include "faults/faults.h"
 
 /* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule. */
@@ -39,6 +42,84 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
         if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
         if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
         if (!fits) return FD_OK;
+    }
+    *yes = true;
+    return FD_OK;
+}
+
+/* ---- products that are computed in another way ---- */
+
+/* Of the size of the result: int8 activations leave a hundredth of it. Along the result; and of the error in one row, or in one
+ * eighth of the elements: rounding is everywhere alike. */
+#define MOST_ERROR 0x1p-5
+#define MOST_ALONG 0.1 /* or eight standard errors, large values count most */
+#define LEAST_PART 0.25
+enum { PARTS = 8 };
+
+typedef struct own_way {
+    bool is;
+    double error; /* relative */
+} own_way;
+
+static double square(double x) {
+    return x * x;
+}
+
+static bool is_alike(const double *part, int32_t n, double mean) {
+    for (int32_t i = 0; i < n; i++)
+        if (!(part[i] >= square(LEAST_PART) * mean)) return false;
+    return true;
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look_at_errors(void *user, const fd_diagnose_options *options, const fd_explain_request *request,
+                              fd_error *err) {
+    own_way *out = user;
+    fd_trial_rows rows;
+    int64_t stride = fd_node_row_stride(request->args.node, request->args.n_kv);
+    double rr = 0, yy = 0, ry = 0, part[PARTS] = {0};
+    bool rows_alike = true;
+    (void)options;
+    fd_code code = fd_trial_rows_open(request, &rows, err);
+    bool known = code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && stride >= PARTS;
+    for (int pass = 0; pass < 2 && known; pass++)
+        for (int64_t p = request->n_unjudged; p < request->args.n_pos; p++) {
+            double row_rr = 0, row_yy = 0;
+            for (int64_t i = 0; i < stride; i++) {
+                double y = (double)rows.plain.rows[p * stride + i], r = (double)request->output[p * stride + i] - y;
+                row_rr += r * r;
+                row_yy += y * y;
+                if (pass) continue;
+                ry += r * y;
+                part[i * PARTS / stride] += r * r;
+            }
+            if (pass) rows_alike &= row_rr / row_yy >= square(LEAST_PART) * rr / yy;
+            if (!pass) rr += row_rr, yy += row_yy;
+        }
+    double n = (double)((request->args.n_pos - request->n_unjudged) * stride), along = fmax(MOST_ALONG, 8 / sqrt(n));
+    out->error = sqrt(rr / yy);
+    out->is = known && rows_alike && is_alike(part, PARTS, rr / PARTS) && out->error <= MOST_ERROR &&
+              fabs(ry) <= along * sqrt(rr * yy);
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
+fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
+                      fd_error *err) {
+    const fd_node *nodes = ask->graph->nodes;
+    *yes = false;
+    *error = 0;
+    if (!(ask->numerics->u_out > 0x1p-24) || nodes[of->first.node].layer < 0) return FD_OK;
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        own_way own = {0};
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        if (nodes[i].op != FD_OP_MATMUL || f->span_first != f->node || !isfinite(f->z)) return FD_OK;
+        fd_diagnose_options there = *ask;
+        there.finding = f;
+        FD_TRY(fd_diagnose_look(&there, look_at_errors, &own, err));
+        if (!own.is) return FD_OK;
+        *error = fmax(*error, own.error);
     }
     *yes = true;
     return FD_OK;

@@ -13,4 +13,9 @@ bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           fd_error *err);
 
+/* Where nothing explains them: products of an engine of 16-bit tensors that are off in every row and in every part of it alike, by
+ * little and in no direction: sums of rounded parts, int8 activations. *error: the largest, relative to the result. */
+fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
+                      fd_error *err);
+
 #endif

@@ -1,25 +1,24 @@
-/* Bugs below the bound. A bound says how far rounding may take one element; over thousands of elements rounding has no
- * direction, and a bug has: with d = (op with the bug) − (op as it should be) and r = candidate − (op as it should be),
- * both in bounds of the op,
+/* A residual along the direction of a bug. A bound says how far rounding may take one element; over thousands of elements
+ * rounding has no direction, and a bug has: with d = (op with the bug) − (op as it should be) and r = candidate − (op as it
+ * should be), both in bounds of the op,
  *
  *     slope = Σ r·d / Σ d²      1 with the bug, 0 without
  *
  * Its standard error is taken from what the slope leaves, by rows (a row's roundings have a common part, where a norm or a
  * softmax rounds one number for all) and by elements; the larger holds. A slope that is 1 within a quarter and ten
  * standard errors from 0 comes about by chance less than once in 10^15 of normal errors; for sixteen rows, with fifteen
- * degrees of freedom, once in 10^7. A sound engine has it only if it computes what the bug computes. So bugs that round as
- * the class does are not asked about. */
+ * degrees of freedom, once in 10^7. A sound engine has it only if it computes what the bug computes. */
 #ifndef FD_COMPARE_DIAGNOSE_PROJECTION_H
 #define FD_COMPARE_DIAGNOSE_PROJECTION_H
 
-#include "compare/diagnose/diagnose.h"
+#include "compare/diagnose/trial_rows.h"
 
-/* Sums over rows, of one fault of the table at one node, or at several. */
+/* Sums over rows, of one bug at one node, or at several. */
 typedef struct fd_projection {
-    double rd, dd;              /* Σ r·d, Σ d² */
-    double rd_rd, rd_dd, dd_dd; /* Σ of products of a row's own two sums */
+    double rd, dd, rr;          /* Σ r·d, Σ d², Σ r² */
+    double rd_rd, rd_dd, dd_dd; /* Σ of products of a row's own sums */
     double rr_d2, r_d3, d4;     /* Σ r²d², r·d³, d⁴ of elements */
-    int32_t n_row;              /* rows that the fault changes */
+    int32_t n_row;              /* rows that the bug changes */
     double largest;             /* |d|, at: */
     int32_t pos;
     int64_t element;
@@ -33,13 +32,14 @@ typedef struct fd_slope {
 
 void fd_projection_add(fd_projection *to, const fd_projection *from);
 
-/* With fewer than four rows, or when anything is not finite: not shown. */
-fd_slope fd_projection_slope(const fd_projection *p);
+/* Adds one row of the op as it should be (rows->plain, with bounds) and of the op with the bug. */
+void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, fd_projection *to);
 
-/* Under noise: the bug whose slope is shown, in all nodes of a kind or in one; out->named false: there is none. The nodes
- * where it shows become findings of `of`. Asks nothing of classes that leave nothing (residuals.h) or are exact.
- * options->finding is not read. */
-fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
-                             fd_causes *causes, fd_error *err);
+/* `shown`: standard errors from 0. With fewer than four rows, or when anything is not finite: not shown. */
+fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown);
+fd_slope fd_projection_slope(const fd_projection *p); /* ten */
+
+/* Of the squares that the op as it should be leaves in those rows, what the bug takes away: 1 all, 0 or less none. */
+double fd_projection_gain(const fd_projection *p);
 
 #endif

@@ -28,7 +28,19 @@ static bool makes_blocks(int32_t type) {
     return type >= 0 && fd_kv_is_quantised((uint32_t)type);
 }
 
+/* The largest of the row becomes 127 steps. 0: it is zero, or not finite. */
+static float int8_step(const float *row, int64_t width) {
+    float largest = 0;
+    for (int64_t i = 0; i < width; i++) largest = !(fabsf(row[i]) <= largest) ? fabsf(row[i]) : largest;
+    return isfinite(largest) ? largest / 127 : 0;
+}
+
 void fd_round_type_rows(int32_t type, float *rows, int64_t n_row, int64_t width) {
+    for (int64_t p = 0; p < n_row && type == FD_ROUND_INT8; p++) {
+        float *row = rows + p * width, step = int8_step(row, width);
+        for (int64_t i = 0; i < width && step > 0; i++) row[i] = rintf(row[i] / step) * step;
+    }
+    if (type == FD_ROUND_INT8) return;
     if (!makes_blocks(type)) {
         for (int64_t i = 0; i < n_row * width; i++) rows[i] = rounded(type, rows[i]);
         return;
@@ -46,7 +58,20 @@ void fd_round_type_rows(int32_t type, float *rows, int64_t n_row, int64_t width)
 }
 
 /* Only a value near the middle between two steps may have gone to either. */
-void fd_round_type_bounds(int32_t type, const float *rows, double *tau, int64_t n, double *scratch) {
+static void int8_bounds(const float *row, double *tau, int64_t width) {
+    float step = int8_step(row, width);
+    double of_step = 0;
+    for (int64_t i = 0; i < width; i++) of_step = fmax(of_step, tau[i] / 127);
+    for (int64_t i = 0; i < width && step > 0; i++) {
+        double x = (double)row[i] / (double)step, t = tau[i] / (double)step + fabs(x) * of_step / (double)step;
+        tau[i] = (rint(x + t) - rint(x - t)) * (double)step + 127 * of_step;
+    }
+}
+
+void fd_round_type_bounds(int32_t type, const float *rows, double *tau, int64_t n_row, int64_t width, double *scratch) {
+    const int64_t n = n_row * width;
+    for (int64_t p = 0; p < n_row && type == FD_ROUND_INT8; p++) int8_bounds(rows + p * width, tau + p * width, width);
+    if (type == FD_ROUND_INT8) return;
     if (makes_blocks(type)) {
         for (int64_t i = 0; i < n; i++) scratch[i] = (double)rows[i];
         for (int64_t i = 0; i < n; i++) scratch[n + i] = 0;
@@ -67,6 +92,7 @@ const char *fd_round_type_name(int32_t type) {
     case FD_BF16: return "bfloat16";
     case FD_ROUND_E4M3: return "8-bit floating point (e4m3)";
     case FD_ROUND_E5M2: return "8-bit floating point (e5m2)";
+    case FD_ROUND_INT8: return "int8 with one scale a head";
     default: return fd_dtype_get((uint32_t)type)->name;
     }
 }

@@ -5,14 +5,14 @@
 #include <stdint.h>
 
 /* Besides fd_dtype's FD_F16, FD_BF16, and FD_Q8_0, FD_Q5_1, FD_Q5_0, FD_Q4_1, FD_Q4_0: 8-bit floating point of scale 1, too large
- * values made the largest (OCP 8-bit Floating Point Specification). */
-enum { FD_ROUND_E4M3 = -1, FD_ROUND_E5M2 = -2 };
+ * values made the largest (OCP 8-bit Floating Point Specification); and int8 whose scale is the row's largest value / 127. */
+enum { FD_ROUND_E4M3 = -1, FD_ROUND_E5M2 = -2, FD_ROUND_INT8 = -3 };
 
-/* In place. Blocks with NaN or Inf stay, and rows that are no whole blocks. */
+/* In place; of int8 a row is what has one scale. Blocks with NaN or Inf stay, and rows that are no whole blocks. */
 void fd_round_type_rows(int32_t type, float *rows, int64_t n_row, int64_t width);
 
-/* tau [n]: of the rows as they are, then of the rounded ones. scratch [2 n]. */
-void fd_round_type_bounds(int32_t type, const float *rows, double *tau, int64_t n, double *scratch);
+/* tau [n_row, width]: of the rows as they are, then of the rounded ones. scratch: twice as many. */
+void fd_round_type_bounds(int32_t type, const float *rows, double *tau, int64_t n_row, int64_t width, double *scratch);
 
 const char *fd_round_type_name(int32_t type); /* "binary16", "q8_0" */
 

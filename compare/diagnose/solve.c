@@ -3,9 +3,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "compare/diagnose/parameters.h"
 
 /* From a millionth of the right number to a million times it, in steps of 10^(1/4). */
 enum { COARSE = 24, PER_DECADE = 4, FINE = 44 };
+
+#define MOST_EPS    0.1
+#define MOST_FACTOR 1e4
 
 static fd_code distance_at(fd_trial *t, fd_hypothesis *h, double value, double *distance, fd_error *err) {
     h->value = value;
@@ -40,6 +46,19 @@ static double with_digits(double x, int digits) {
     return strtod(text, NULL);
 }
 
+/* A number that no engine has by mistake is another error in disguise: an eps near the mean square is a factor of the row, eps
+ * times or over n_embd a factor of what the norm reads, a huge factor something that was left out, positions divided by nearly 1 are positions that are off by one. */
+static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value, double right) {
+    if (h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_INPUT_FACTOR)
+        return value > MOST_FACTOR || value < 1 / MOST_FACTOR;
+    if (h->guess != FD_GUESS_PARAMETER) return false;
+    const char *name = fd_parameters[h->which].name;
+    double ratio = value / right, n_embd = t->all.request->args.graph->hparams.n_embd;
+    if (strcmp(name, "other_rope_factor") == 0) return ratio > 0.8 && ratio < 1.25;
+    if (strcmp(name, "other_eps") != 0) return false;
+    return value > MOST_EPS || fabs(ratio * n_embd - 1) < 0.1 || fabs(ratio / n_embd - 1) < 0.1;
+}
+
 /* What the number may be, simple ones first: few digits, a simple multiple of the right one, one over the root of a
  * whole number; at last itself. */
 static int candidates(double x, double right, double to[16]) {
@@ -65,13 +84,13 @@ static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double leas
     for (int up = 0; up < 2 && best > 0 && !*found; up++) {
         double power = pow(10, floor(log10(best)) + up), distance;
         FD_TRY(distance_at(t, &h, power, &distance, err));
-        if (!(distance <= 1.1 * least)) continue;
+        if (!(distance <= 1.1 * least) || is_disguise(t, &h, power, right)) continue;
         FD_TRY(fd_trial_try(t, &h, err));
         *found = fd_trial_fits(t);
     }
     for (int i = 0; i < n && !*found; i++) {
         double distance;
-        if (!(fabs(simple[i] - best) <= 0.05 * fabs(best))) continue;
+        if (!(fabs(simple[i] - best) <= 0.05 * fabs(best)) || is_disguise(t, &h, simple[i], right)) continue;
         FD_TRY(distance_at(t, &h, simple[i], &distance, err));
         if (!(distance <= 1.5 * least + 1)) continue;
         FD_TRY(fd_trial_try(t, &h, err));
@@ -101,7 +120,8 @@ fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_err
 /* Newton's method on the squares: every row that departs is near f(1) + (f(1 + step) - f(1)) / step · (x - 1). */
 enum { N_NEWTON = 6 };
 #define STEP        0x1p-6
-#define WORTH_WHILE 0.5 /* the share of the squares that the direction must explain */
+#define NEAR_ZERO   0.05 /* then it may be 0 */
+#define WORTH_WHILE 0.5  /* the share of the squares that the direction must explain */
 
 typedef struct direction {
     double along, share; /* how far to go, and what of the squares that takes away if all is linear */
@@ -146,9 +166,10 @@ fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err)
     }
     FD_TRY(distance_at(t, &h, value, &least, err));
     if (!(least < t->few_left / 4)) return FD_OK;
-    if (fabs(value) < 1e-4) {
-        h.value = 0;
-        return fd_trial_try(t, &h, err);
+    if (fabs(value) < NEAR_ZERO) {
+        double at_zero;
+        FD_TRY(distance_at(t, &h, 0, &at_zero, err));
+        if (at_zero <= 1.5 * least + 1) return fd_trial_try(t, &h, err);
     }
     return try_simple(t, h, value, least, right, &found, err);
 }

@@ -21,7 +21,8 @@
 enum { FEWEST_OF_MIDDLE = 3 };
 
 /* A number so near to 1 is rounding's, in roundoffs of the class. */
-#define NEAR_ONE 4.0
+#define NEAR_ONE        4.0
+#define NEXT_TO_NOTHING 0.006
 
 bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
     return a->rms * DECIDES < b->rms;
@@ -127,9 +128,10 @@ static bool rounds_as_much(const fd_numerics_class *class_, const fd_hypothesis 
     return factors ? class_->q8_activations || class_->u_in >= info->u_in : class_->u_op >= info->u_in;
 }
 
-/* A factor that is 1, as far as the class can tell. */
-static bool is_near_one(const fd_numerics_class *c, const fd_hypothesis *h) {
+/* A factor that is 1, as far as the class can tell; or next to nothing, which zeros explain as well, or nothing does. */
+static bool is_no_factor(const fd_numerics_class *c, const fd_hypothesis *h) {
     if ((h->guess != FD_GUESS_FACTOR && h->guess != FD_GUESS_INPUT_FACTOR) || !c) return false;
+    if (fabs(h->value) > 0 && fabs(h->value) < NEXT_TO_NOTHING) return true;
     double u = fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), fmax(c->u_op, 0x1p-24));
     return fabs(h->value - 1) <= NEAR_ONE * u;
 }
@@ -270,7 +272,7 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
     const fd_node *node = r->args.node;
     fd_contender c = {.h = *h};
     bool beyond;
-    if (rounds_as_much(r->numerics, h) || is_near_one(r->numerics, h) || fd_trial_exhausted(t)) return FD_OK;
+    if (rounds_as_much(r->numerics, h) || is_no_factor(r->numerics, h) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(far_beyond(t, h, &beyond, err));
     if (beyond) {
         t->out->n_tried++;

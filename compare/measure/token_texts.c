@@ -5,8 +5,7 @@
 
 #include "base/text.h"
 
-/* What is not shown, and a line break, as escapes; cut at a character's end. */
-static void put_text(const fd_tokenizer *tokenizer, fd_token_text *to) {
+void fd_token_text_read(const fd_tokenizer *tokenizer, fd_token_text *to) {
     char bytes[sizeof to->text];
     int32_t n = fd_token_bytes(tokenizer, to->token, true, bytes, sizeof bytes);
     size_t left = n < 0 ? 0 : (size_t)n < sizeof bytes ? (size_t)n : sizeof bytes, at = 0;
@@ -44,7 +43,7 @@ fd_code fd_measures_name_tokens(const fd_tokenizer *tokenizer, fd_measures *m, f
     qsort(texts, n, sizeof *texts, by_token);
     for (size_t i = 0; i < n; i++)
         if (!kept || texts[kept - 1].token != texts[i].token) texts[kept++].token = texts[i].token;
-    for (size_t i = 0; i < kept; i++) put_text(tokenizer, &texts[i]);
+    for (size_t i = 0; i < kept; i++) fd_token_text_read(tokenizer, &texts[i]);
     m->texts = texts;
     m->n_text = (int32_t)kept;
     return FD_OK;

@@ -53,13 +53,13 @@ fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics
     bool taken = device && device->takes(device->user, &product);
     if (taken) {
         FD_TRY(device->multiply(device->user, numerics, &product, args->in[0], args->out, err));
-        taken = !fd_check_any_nan(args->out, product.n_pos * product.n_row, real_size(numerics));
+        taken = device->together || !fd_check_any_nan(args->out, product.n_pos * product.n_row, real_size(numerics));
     }
     if (!taken) {
         op(numerics, args);
         return FD_OK;
     }
-    FD_TRY(check_by_cpu(&product, op, numerics, args, err));
+    if (!device->together) FD_TRY(check_by_cpu(&product, op, numerics, args, err));
     add_bias(numerics, args);
     return FD_OK;
 }

@@ -17,4 +17,9 @@ fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics
 fd_code fd_products_weigh(const fd_products *device, const fd_product *product, const double *x, const double *v,
                           double *size, double *square, fd_error *err);
 
+/* How many threads may call `device` at once, as fd_jobs.most_threads has it. */
+static inline int32_t fd_products_callers(const fd_products *device) {
+    return device && device->together ? 1 : 0;
+}
+
 #endif

@@ -151,6 +151,7 @@ fd_code fd_products_weigh(const fd_products *device, const fd_product *product, 
     bool taken = device && device->takes(device->user, product);
     if (taken) {
         FD_TRY(device->weigh(device->user, product, x, v, size, square, err));
+        if (device->together) return FD_OK;
         taken = !fd_check_any_nan(size, n, sizeof *size) && !fd_check_any_nan(square, n, sizeof *square);
     }
     if (!taken) return weigh_on_cpu(product, x, v, size, square, err);

@@ -17,6 +17,9 @@ enum { LONG_SPAN = 8 };
 
 enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
 
+/* Of an engine that rounds all the way, two in three logits are farther away. */
+#define NEARLY_ALL 0.95
+
 /* A bug in every layer departs at one or two of a layer's ten tensors or more; a class that is too strict, at every
  * product, which are half of them. */
 enum { FEW_OF = 4 };
@@ -43,9 +46,10 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
     *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
     out->n_slot = n_pos < MOST_SLOTS ? n_pos : MOST_SLOTS;
     out->wide = calloc(n, 2 * sizeof *out->wide);
+    out->seen = calloc(n, sizeof *out->seen);
     out->stored = calloc(n, sizeof *out->stored);
     out->n_way = calloc(n, sizeof *out->n_way);
-    bool *counted = malloc(n * sizeof *counted), ok = out->wide && out->stored && out->n_way && counted;
+    bool *counted = malloc(n * sizeof *counted), ok = out->wide && out->seen && out->stored && out->n_way && counted;
     for (size_t i = 0; ok && i < n; i++) {
         if (!fd_trace_has_data(trace, graph->nodes[i].name)) continue;
         memset(counted, 0, n * sizeof *counted);
@@ -57,6 +61,7 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
 
 void fd_evidence_close(fd_evidence *e) {
     free(e->wide);
+    free(e->seen);
     free(e->stored);
     free(e->n_way);
     *e = (fd_evidence){0};
@@ -80,6 +85,7 @@ void fd_class_case_free(fd_class_case *c) {
 static void note_storage(fd_evidence *e, const fd_attribution_row *row) {
     int32_t node = row->node->id;
     uint32_t dtype = fd_trace_node_at(e->trace, fd_trace_find(e->trace, row->node->name))->dtype;
+    e->seen[node] = true;
     e->stored[node] = dtype != FD_F16 && dtype != FD_BF16;
     for (int64_t i = 0; i < row->stride; i++) {
         /* a table of GELU ends at 10, and gives the argument beyond */
@@ -89,6 +95,15 @@ static void note_storage(fd_evidence *e, const fd_attribution_row *row) {
     }
 }
 
+/* Does the finest class give them, but for one rounding? */
+static void note_logits(fd_evidence *e, const fd_attribution_row *row) {
+    if (row->node->id != e->graph->n_node - 1) return;
+    double u = e->wide[2 * row->node->id] ? 0x1p-24 : e->wide[2 * row->node->id + 1] ? 0x1p-11 : 0x1p-8;
+    e->n_logit += row->stride;
+    for (int64_t i = 0; i < row->stride; i++)
+        e->n_logit_near += fabs(row->candidate[i] - row->replayed[i]) <= u * fabs(row->candidate[i]);
+}
+
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_class_case *c = user;
     fd_evidence *e = c->evidence;
@@ -96,6 +111,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_evidence_row seen = {0};
     double squares = 0, size = 0, errors = 0;
     if (!e->finest) note_storage(e, row);
+    if (!e->finest) note_logits(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
         double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
@@ -118,10 +134,16 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
 fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {
     bool bf16 = numerics->u_out > 0x1p-11;
     fd_storage s = {.digits = bf16 ? BF16_DIGITS : F16_DIGITS};
-    for (int32_t i = 0; i < e->graph->n_node; i++) {
-        if (!e->stored[i] || is_copy(&e->graph->nodes[i])) continue;
-        s.n_stored++;
+    int32_t logits = e->graph->n_node - 1;
+    for (int32_t i = 0; i < logits; i++) {
+        if (is_copy(&e->graph->nodes[i]) || !e->seen[i]) continue;
+        s.n_seen++;
         s.n_wide += e->wide[2 * i + bf16];
+    }
+    /* engines of 16-bit tensors give logits in binary32 */
+    if (e->seen[logits] && (s.n_seen == 0 || s.n_wide > 0)) {
+        s.n_seen++;
+        s.n_wide += e->wide[2 * logits + bf16];
     }
     if (numerics->u_out <= 0x1p-24) s.n_wide = 0;
     return s;
@@ -147,8 +169,14 @@ bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *nu
     return false;
 }
 
+bool fd_evidence_is_one_rounding(const fd_evidence *e) {
+    for (int32_t i = 0; i < e->graph->n_node - 1; i++)
+        if (e->seen[i]) return false;
+    return e->n_logit > 0 && (double)e->n_logit_near >= NEARLY_ALL * (double)e->n_logit;
+}
+
 bool fd_storage_refutes(const fd_storage *storage) {
-    return 2 * storage->n_wide > storage->n_stored;
+    return 2 * storage->n_wide > storage->n_seen;
 }
 
 bool fd_case_refuted(const fd_class_case *c) {
@@ -163,6 +191,7 @@ bool fd_case_leaves_nothing(const fd_class_case *c) {
 }
 
 bool fd_case_shown(const fd_class_case *c) {
-    bool of_16_bits = c->numerics->u_out > 0x1p-24; /* its values show it, where they do not refute it */
+    if (c->n_plain > 0 && c->n_plain_needed == 0) return false; /* what is seen best says no */
+    bool of_16_bits = c->numerics->u_out > 0x1p-24;             /* its values show it, where they do not refute it */
     return c->products && (of_16_bits || (c->attention && c->n_seen > 0 && 2 * c->n_seen >= c->n_needed));
 }

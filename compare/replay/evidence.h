@@ -31,9 +31,12 @@ typedef struct fd_evidence {
     const fd_evidence_row
         *finest; /* [n_node, n_slot] of the first class, whose case owns them; NULL: not weighed yet */
     double finest_remains;
-    uint8_t *wide;  /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
-    bool *stored;   /* [n_node] values of 32 or 64 bits were seen; owned */
-    int32_t *n_way; /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
+    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *seen;    /* [n_node] values were seen; owned */
+    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
+    int64_t n_logit,
+        n_logit_near; /* elements of logits; of those, within one rounding to 16 bits of what the finest class gives */
+    int32_t *n_way;   /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */
@@ -53,8 +56,9 @@ typedef struct fd_class_case {
     bool loses_to_steps;            /* of most of their rows something is lost to the other side of steps (steps.h) */
     int32_t n_direct, n_failed; /* tensors computed from recorded ones alone; of those, the ones beyond the bounds */
     bool products, attention;   /* most of these need it, as far as the class rounds them */
-    bool rounds_products;       /* any of those that were judged */
-    fd_evidence_row *rows;      /* [n_node, n_slot]; owned */
+    int32_t n_plain, n_plain_needed; /* products computed from recorded tensors alone: rounded, needed, as above */
+    bool rounds_products;            /* any of those that were judged */
+    fd_evidence_row *rows;           /* [n_node, n_slot]; owned */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
@@ -84,10 +88,10 @@ fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case 
  * by repeating the engine's roundings. */
 bool fd_evidence_other_kernel(const fd_evidence *evidence, const fd_class_case *c, const fd_class_case *best);
 
-/* Tensors of 32 bits or more that were seen, and of those with values that a type of so many bits of mantissa cannot
- * hold. */
+/* Tensors that were seen, and of those with values that a type of so many bits of mantissa cannot hold. Logits with such
+ * values say nothing beside tensors that have none. */
 typedef struct fd_storage {
-    int32_t digits, n_stored, n_wide;
+    int32_t digits, n_seen, n_wide;
 } fd_storage;
 fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
@@ -97,6 +101,9 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_clas
 
 /* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
 bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
+/* Logits alone were seen, and they are what binary32 gives, rounded to 16 bits at the end. */
+bool fd_evidence_is_one_rounding(const fd_evidence *evidence);
 
 /* Most values are too wide for an engine that keeps its tensors in the class's type. */
 bool fd_storage_refutes(const fd_storage *storage);

@@ -69,8 +69,11 @@ static tally count_repeated(const fd_class_case *c, int32_t node) {
         int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
         t.rounded++;
-        /* through unrecorded tensors the bounds have room for anything, but nothing is left of what is repeated */
-        t.needed += c->rows[at].z <= 1 && (!c->rows[at].through || c->rows[at].left <= 1);
+        /* through unrecorded tensors the bounds have room for anything, but nothing is left of what is repeated; of what is
+         * lost to the other side of steps, less than the finest leaves */
+        bool repeats =
+            c->rows[at].left <= 1 && (!c->loses_to_steps || 2 * c->rows[at].remains <= e->finest[at].remains);
+        t.needed += c->rows[at].z <= 1 && (!c->rows[at].through || repeats);
     }
     return t;
 }
@@ -92,6 +95,9 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     if (other) return;
     kinds[!product].rounded++;
     kinds[!product].needed += needed;
+    if (!product || e->n_way[node->id] > 0) return;
+    c->n_plain++;
+    c->n_plain_needed += needed;
 }
 
 /* By the class's own roundings, not by binary32's. */

@@ -53,7 +53,8 @@ static bool leaves_less(const fd_class_case *a, const fd_class_case *b) {
 static int32_t leaves_least(const fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++) {
-        if (c->stored > 0x1p-24 && fd_class_rounds_to_steps(c->at[i].numerics)) continue;
+        bool some_left = c->at[i].n_left > 0; /* of tensors of 16 bits binary32 leaves as much as these round */
+        if (c->stored > 0x1p-24 && (some_left || fd_class_rounds_to_steps(c->at[i].numerics))) continue;
         if (!fd_case_leaves_nothing(&c->at[i]) || (c->refuted[i] && fd_case_unexplained(&c->at[i]) > 0)) continue;
         if (best < 0 || leaves_less(&c->at[i], &c->at[best])) best = i;
     }
@@ -145,7 +146,7 @@ static void describe(const fd_graph *graph, const fd_class_cases *c, int32_t cho
     } else if (c->storage.digits) {
         out->kind = FD_EVIDENCE_STORAGE;
         out->n = c->storage.n_wide;
-        out->n_of = c->storage.n_stored;
+        out->n_of = c->storage.n_seen;
         out->digits = c->storage.digits;
     }
 }
@@ -197,6 +198,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) code = fd_try_classes(options, &seen, &c, err);
     if (code == FD_OK) refute_by_tighter(&seen, &c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
+    bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++) doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]);
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
@@ -205,8 +207,23 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     *out = c.at[chosen].numerics;
     bool too_large =
         fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
-    evidence->undecided = !is_decided(&c, chosen, least) || doubtful[chosen] || too_large;
+    evidence->undecided =
+        !is_decided(&c, chosen, least) || doubtful[chosen] || too_large || (one_rounding && chosen > 0);
     describe(options->graph, &c, chosen, least, evidence);
     note_rivals(&c, chosen, evidence);
+    return FD_OK;
+}
+
+fd_code fd_class_of_16_bit_values(const fd_attribution_options *options, const fd_numerics_class *given,
+                                  const fd_numerics_class **out, fd_error *err) {
+    fd_attribution_options how = *options;
+    const fd_numerics_class *shown;
+    fd_class_evidence unused;
+    bool factors_alone = given->u_in > 0x1p-24 && given->u_out <= 0x1p-24 && !given->q8_activations;
+    *out = given;
+    if (!factors_alone || fd_class_sums_in_16_bits(given) || given->fast_math) return FD_OK;
+    FD_TRY(fd_infer_class(&how, &shown, &unused, err));
+    bool same_type = shown->u_out >= given->u_in && shown->u_out <= given->u_in;
+    if (same_type) *out = shown;
     return FD_OK;
 }

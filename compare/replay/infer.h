@@ -19,4 +19,9 @@ const fd_numerics_class *fd_class_of_trace(const fd_trace *trace);
 fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
                        fd_class_evidence *evidence, fd_error *err);
 
+/* People say bf16 of an engine whose tensors are bfloat16, too, as the class `bf16` does not: *out is hf-bf16 or hf-bf16-fa where
+ * all values of the trace have that form, hf-f16 and hf-f16-fa likewise for f16; else `given`. */
+fd_code fd_class_of_16_bit_values(const fd_attribution_options *options, const fd_numerics_class *given,
+                                  const fd_numerics_class **out, fd_error *err);
+
 #endif

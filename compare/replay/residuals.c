@@ -60,6 +60,11 @@ double fd_row_oddness(const fd_attribution_row *row) {
     return fd_row_left(row) / fmax(binary32, row->steps);
 }
 
+/* Of the middle row sixteen times as much is left as of any other layer's: sound engines differ by three. */
+#define STANDS_OUT 16.0f
+#define LEAST      0x1p-5f /* 2^-21 of the row */
+enum { FEWEST_OTHERS = 2 };
+
 /* Int8 blocks, all of them rounded another way, leave 2 % of a layer. */
 #define BEYOND_STEPS 0x1p-5
 
@@ -77,6 +82,7 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
     bool far = !(oddness <= 1) && !(fd_row_left(row) <= BEYOND_STEPS);
     r->far[(int64_t)id * r->n_pos + row->pos] = far;
+    if (oddness >= LEAST) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_NOTED], row, finding);
     if (oddness <= 1) return true;
     note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_ODD], row, finding);
     if (far) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_FAR], row, finding);
@@ -190,6 +196,19 @@ static bool clean_elsewhere(const fd_residuals *r, const tally *of, int32_t node
     return n > 0 && 2 * n_clean > n;
 }
 
+/* Not odd, but what no other layer leaves. */
+static bool stands_out(const fd_residuals *r, const float *middle, int32_t node) {
+    float most = 0;
+    int32_t n = 0;
+    if (r->cached[node] || !(middle[node] >= LEAST)) return false;
+    for (int32_t i = 0; i < r->graph->n_node; i++) {
+        if (i == node || middle[i] < 0 || !fd_fault_same_kind(&r->graph->nodes[i], &r->graph->nodes[node])) continue;
+        if (middle[i] > most) most = middle[i];
+        n++;
+    }
+    return n >= FEWEST_OTHERS && middle[node] >= STANDS_OUT * most;
+}
+
 /* After the first step most rows of all layers' tensors of a kind are odd, and in it hardly any: a value that fell to the
  * other side does not do that in every layer. */
 static bool odd_after_prompt(const fd_residuals *r, const tally *of, int32_t node) {
@@ -217,6 +236,27 @@ static void demote_whole_kinds(const fd_residuals *r, const tally *of, fd_node_f
             finding[k] = (fd_node_finding){0};
         }
     }
+}
+
+static fd_code suspect_what_stands_out(const fd_residuals *r, const fd_node_finding *finding, fd_node_finding *suspect,
+                                       fd_error *err) {
+    size_t n_node = (size_t)r->graph->n_node, n_pos = (size_t)r->n_pos;
+    float *middle = malloc(sizeof *middle * (n_node + 1)), *rows = malloc(sizeof *rows * (n_pos + 1));
+    fd_code code =
+        middle && rows ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "residuals of %zu nodes: out of memory", n_node);
+    for (size_t i = 0; i < n_node && code == FD_OK; i++) {
+        memcpy(rows, r->left + i * n_pos, sizeof *rows * n_pos);
+        middle[i] = (float)fd_residual_median(rows, r->n_pos);
+    }
+    for (int32_t i = 0; i < r->graph->n_node && code == FD_OK; i++) {
+        bool known = finding[i].finding != FD_FOUND_NOTHING || suspect[i].finding != FD_FOUND_NOTHING;
+        if (known || !stands_out(r, middle, i)) continue;
+        suspect[i] = r->odd[i * FD_FIRST_COUNT + FD_FIRST_NOTED];
+        for (size_t p = 0; p < n_pos; p++) suspect[i].n_odd += r->left[(size_t)i * n_pos + p] >= LEAST;
+    }
+    free(middle);
+    free(rows);
+    return code;
 }
 
 fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_node_finding *suspect, fd_error *err) {
@@ -251,5 +291,5 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
     }
     demote_whole_kinds(r, of, finding, suspect);
     free(of);
-    return FD_OK;
+    return suspect_what_stands_out(r, finding, suspect, err);
 }

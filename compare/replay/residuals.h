@@ -3,6 +3,8 @@
  * repeats the engine's roundings leaves binary32's own, a millionth, of nearly every row, because blocks seldom turn over.
  * So where most rows are left so, a tensor whose rows are not is no rounding, though it stays within its bound.
  *
+ * What is left of one layer, sixteen times what is left of any other, makes it a suspect though no row is odd.
+ *
  * Two rows with more left than any steps can leave are no chance either. So a bug of decode alone is seen in a few decode steps.
  *
  * Where the class rounds to steps, a row that came to lie on the other side of one stays in the K/V cache, and all rows
@@ -23,16 +25,17 @@
 #define FD_RESIDUAL_TURN   0x1p-22
 #define FD_RESIDUAL_CHANCE 1e-4
 
-enum { FD_FIRST_ODD, FD_FIRST_FAR, FD_FIRST_LATE, FD_FIRST_COUNT };
+enum { FD_FIRST_ODD, FD_FIRST_FAR, FD_FIRST_LATE, FD_FIRST_NOTED, FD_FIRST_COUNT };
 
 typedef struct fd_residuals {
     const fd_graph *graph;
     int32_t n_pos, n_first; /* positions; of the first step: the prompt's */
     float *left;            /* [n_node, n_pos] fd_row_oddness; -1: recorded inputs, or not judged; owned */
     bool *far;              /* [n_node, n_pos] more is left than int8 blocks, all rounded another way, leave; owned */
-    fd_node_finding *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step; owned */
-    bool *cached;         /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
-    bool blocks;          /* the class makes int8 blocks of what this model's products read */
+    fd_node_finding
+        *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step, not tiny; owned */
+    bool *cached; /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
+    bool blocks;  /* the class makes int8 blocks of what this model's products read */
 } fd_residuals;
 
 /* FD_ERR_MEMORY; freed with fd_residuals_free also then. */

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "compare/bounds/dot_inputs.h"
+#include "compare/products/products.h"
 #include "compare/replay/in_order.h"
 
 /* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits
@@ -26,7 +27,7 @@ static double shown_roundoff(const fd_evidence *evidence) {
     for (int i = 0; i < 2; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_find(classes[i]);
         fd_storage storage = fd_evidence_storage(evidence, class_);
-        if (storage.n_stored > 0 && storage.n_wide == 0) return class_->u_out;
+        if (storage.n_seen > 0 && storage.n_wide == 0) return class_->u_out;
     }
     return 0;
 }
@@ -134,7 +135,7 @@ fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evide
     search s = {.o = options, .seen = evidence, .found = out};
     *out = (fd_class_cases){.stored = stored_roundoff(options->cand)};
     list_classes(&s);
-    const fd_jobs others = {1, s.n, 0, &s, is_needless, try_class, take_case};
+    const fd_jobs others = {1, s.n, fd_products_callers(options->device), &s, is_needless, try_class, take_case};
     /* the finest by itself: what it leaves, and what was seen of storage, says which others are worth it */
     fd_code code = try_class(&s, 0, err);
     if (code == FD_OK && take_case(&s, 0)) code = fd_run_in_order(&others, err);

@@ -102,14 +102,14 @@ json_t *fd_json_explanation(const fd_explanation *e) {
     for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++)
         remaining = fd_json_append(remaining, fit(&e->remaining[i]));
     return json_pack(
-        "{s:s?, s:s?, s:s?, s:o, s:o, s:s?, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i}", "name",
+        "{s:s?, s:s?, s:s?, s:o, s:o, s:s?, s:s?, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i}", "name",
         e->named ? best->name : NULL, "summary", e->named ? best->summary : NULL, "at",
         e->named && best->at[0] ? best->at : NULL, "residual_z", fd_json_number_if(e->named, best->z), "residual_ulp",
-        fd_json_number_if(e->named, best->ulp), "runner_up", second->name[0] ? second->name : NULL, "runner_up_z",
-        fd_json_number_if(second->name[0] != 0, second->z), "remaining", remaining, "tried", e->n_tried,
-        "without_effect", e->n_without_effect, "untried", e->n_untried, "reason",
-        fd_json_text(fd_unnamed_text(e, unnamed)), "tells_apart", fd_json_text(fd_tells_apart_text(e, apart)), "slope",
-        fd_json_number_if(e->slope_rows > 0, e->slope), "slope_error",
+        fd_json_number_if(e->named, best->ulp), "runner_up", second->name[0] ? second->name : NULL, "runner_up_summary",
+        second->name[0] ? second->summary : NULL, "runner_up_z", fd_json_number_if(second->name[0] != 0, second->z),
+        "remaining", remaining, "tried", e->n_tried, "without_effect", e->n_without_effect, "untried", e->n_untried,
+        "reason", fd_json_text(fd_unnamed_text(e, unnamed)), "tells_apart", fd_json_text(fd_tells_apart_text(e, apart)),
+        "slope", fd_json_number_if(e->slope_rows > 0, e->slope), "slope_error",
         fd_json_number_if(e->slope_rows > 0, e->slope_error), "slope_rows", e->slope_rows);
 }
 

@@ -103,6 +103,11 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
     case FD_NOTE_NO_ELEMENTS:
         SAY("replay needs the candidate's elements, and %.150s holds none (record it with --level full)", r->text);
         break;
+    case FD_NOTE_TENSORS_OF_16_BITS:
+        SAY("all values have 16 bits, where %s has tensors in binary32: if your engine keeps its tensors so, give "
+            "--candidate %s",
+            r->node, r->other);
+        break;
     case FD_NOTE_NAME_ENDS:
         SAY("the name does not give %s at position %lld, step %lld: there is a second bug, or the first does more than "
             "its "

@@ -9,7 +9,10 @@
 #include "compare/report/report.h"
 #include "compare/report/text.h"
 
-enum { MOST_NAMES = 12 }; /* of missing tensors: more would push the verdict off the screen; --json has them all */
+enum {
+    MOST_LINES = 12,
+    MOST_NAMES = 24
+}; /* of missing tensors: more would push the verdict off the screen; --json has them all */
 
 /* Where the first differing element is, or nothing when the elements are not there. */
 static void place_text(const fd_divergence *d, int64_t index, char *to, size_t size) {
@@ -167,22 +170,54 @@ static bool is_like(const fd_missing *a, const fd_missing *b) {
     return strcmp(x + 4 + strspn(x + 4, "0123456789"), y + 4 + strspn(y + 4, "0123456789")) == 0;
 }
 
+/* How many of the tensors are like this one; -1 where an earlier one is, which counts it. */
+static int32_t count_like(const fd_verdict *v, int32_t at) {
+    int32_t n = 0;
+    for (int32_t k = 0; k < v->n_missing; k++) {
+        if (k == at || !is_like(&v->missing[k], &v->missing[at])) continue;
+        if (k < at) return -1;
+        n++;
+    }
+    return n;
+}
+
+/* "blk.0." of "blk.0.ffn_inp" */
+static size_t layer_prefix(const char *name) {
+    return strncmp(name, "blk.", 4) == 0 ? 5 + strspn(name + 4, "0123456789") : 0;
+}
+
+static bool same_line(const fd_missing *a, const fd_missing *b) {
+    size_t n = layer_prefix(a->name);
+    return a->why == b->why && a->n_pos == b->n_pos && a->allowed == b->allowed && n == layer_prefix(b->name) &&
+           strncmp(a->name, b->name, n) == 0;
+}
+
+/* A line for those of one layer that are missing for one reason, at as many positions and in as many other layers. */
 static void put_missing(FILE *to, const fd_verdict *v) {
     static const char *const why[] = {"only in the reference", "only in the candidate", "not recorded on both sides"};
     int32_t n_line = 0, n_shown = 0;
-    for (int32_t i = 0; i < v->n_missing && n_line < MOST_NAMES; i++) {
-        const fd_missing *m = &v->missing[i];
-        int32_t n_like = 0, n_before = 0;
-        char like[64] = "";
-        for (int32_t k = 0; k < v->n_missing; k++) {
-            if (k < i) n_before += is_like(&v->missing[k], m);
-            if (k > i) n_like += is_like(&v->missing[k], m);
+    for (int32_t i = 0; i < v->n_missing && n_line < MOST_LINES;) {
+        const fd_missing *first = &v->missing[i];
+        int32_t n_like = count_like(v, i), n_name = 0;
+        if (n_like < 0) { /* an earlier line counted it */
+            i++;
+            continue;
         }
-        if (n_before) continue;
+        char names[MOST_NAMES * (sizeof first->name + 2)], like[64] = "";
+        size_t n = 0;
+        for (; i < v->n_missing && n_name < MOST_NAMES; i++) {
+            const fd_missing *m = &v->missing[i];
+            int32_t n_more = count_like(v, i);
+            if (n_more < 0) continue;
+            if (n_more != n_like || !same_line(m, first)) break;
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
+                                  n ? m->name + layer_prefix(m->name) : m->name);
+            n_shown += 1 + n_like;
+            n_name++;
+        }
         if (n_like) snprintf(like, sizeof like, " and in %d more layer%s", n_like, fd_plural(n_like));
-        fd_line(to, n_line++ ? "" : "not seen", "%s%s: %s, %d position%s%s", m->name, like, why[m->why], m->n_pos,
-                fd_plural(m->n_pos), m->allowed ? " (allowed)" : "");
-        n_shown += 1 + n_like;
+        fd_line(to, n_line++ ? "" : "not seen", "%s%s: %s, %d position%s%s", names, like, why[first->why], first->n_pos,
+                fd_plural(first->n_pos), first->allowed ? " (allowed)" : "");
     }
     if (v->n_missing > n_shown) fd_line(to, "", "and %d more (--json lists all)", v->n_missing - n_shown);
 }

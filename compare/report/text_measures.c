@@ -66,7 +66,7 @@ static void put_layers(FILE *to, const fd_verdict *v) {
         if (rows[i].layer >= 0) snprintf(layer, sizeof layer, "%d", rows[i].layer);
         put_number(z, sizeof z, rows[i].z < 0 ? NAN : rows[i].z);
         put_number(nmse, sizeof nmse, rows[i].nmse);
-        put_number(cosine, sizeof cosine, 1 - rows[i].cosine);
+        put_number(cosine, sizeof cosine, rows[i].cosine > 1 ? 0 : 1 - rows[i].cosine); /* rounding alone passes 1 */
         put_row(to, rows[i].introduced ? "  wrong →" : "", cells, widths, 4);
         fd_put_clean(to, rows[i].node);
         fputc('\n', to);

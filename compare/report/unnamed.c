@@ -18,6 +18,9 @@ const char *fd_unnamed_text(const fd_explanation *e, char to[FD_UNNAMED_SIZE]) {
     case FD_UNNAMED_LITTLE_EVIDENCE:
         SAY("fewer than %d finite elements tell the explanation from the op as it should be", FD_MIN_EVIDENCE);
         break;
+    case FD_UNNAMED_FEW_ROWS:
+        SAY("what explains the first rows that depart does not explain position %d", e->first_pos);
+        break;
     case FD_UNNAMED_INPUT_UNRECORDED: SAY("an input of %s was not recorded", e->node); return to;
     case FD_UNNAMED_ROWS_UNRECORDED:
         SAY("%s was not recorded at every position from %d to %d", e->node, e->first_pos, e->last_pos);

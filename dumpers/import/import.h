@@ -17,7 +17,7 @@ typedef struct fd_import_options {
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
     const fd_name_map_list *allow; /* patterns besides the map's; NULL */
-    const char *cache_type;   /* of the K/V cache, as fd_kv_types_parse reads it; NULL: the source does not say */
+    const char *cache_type;        /* of the K/V cache, as fd_kv_types_parse reads it; NULL: the source does not say */
     const fd_source *weights; /* arrays that are weights; NULL: those of the source that have such names or rules */
 } fd_import_options;
 
@@ -98,6 +98,11 @@ void fd_import_rows_close(fd_import_rows *rows);
  * makes them. */
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
                             fd_error *err);
+
+/* Attention's scores or weights of a layer with a window, from an engine that keeps the window's keys alone: of n_kv columns
+ * the last is the step's last key, and so many keys before the first were dropped, which no row of the step sees. 0: none,
+ * or nothing says so. */
+int64_t fd_import_keys_before(const fd_import_plan *plan, const fd_import_match *match, int64_t n_kv);
 
 /* Rank and shape of one position of a placed match before the map's operations (leading axes of length 1, such as the
  * batch, dropped). */

@@ -84,7 +84,7 @@ static fd_code check_shape(fd_planner *p, const fd_import_match *m) {
     for (int i = 0; i < rank - over_kv; i++) found *= shape[i];
     const fd_import_step *step = &plan->steps[m->step];
     int64_t reach = t->step < 0 ? plan->n_token : step->pos0 + step->n_pos;
-    if (over_kv && !t->over_kv && n_kv < reach)
+    if (over_kv && !t->over_kv && n_kv + (t->step < 0 ? 0 : fd_import_keys_before(plan, m, n_kv)) < reach)
         return fd_fail(p->err, FD_ERR_INPUT,
                        "%s:%d: %s from \"%s\": shape %s a position, expected [n_head, n_kv] with n_kv at least %lld",
                        plan->map->name, rule->line, m->node, t->name, text, (long long)reach);

@@ -16,6 +16,16 @@ void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape
     if (*rank == 0) shape[(*rank)++] = 1;
 }
 
+int64_t fd_import_keys_before(const fd_import_plan *plan, const fd_import_match *match, int64_t n_kv) {
+    const fd_import_step *step = &plan->steps[match->step];
+    const int64_t before = step->pos0 + step->n_pos - n_kv;
+    int32_t id = plan->graph ? fd_graph_find(plan->graph, match->node) : -1;
+    if (before <= 0 || id < 0) return 0;
+    const fd_node *node = &plan->graph->nodes[id];
+    const fd_node *scores = node->op == FD_OP_ATTN_SCORES ? node : &plan->graph->nodes[node->input[0]];
+    return scores->op == FD_OP_ATTN_SCORES && before <= fd_node_first_seen(scores, step->pos0) ? before : 0;
+}
+
 static int64_t row_elements(const fd_import_match *match) {
     int64_t n = 1;
     for (int i = 0; i < match->rank; i++)

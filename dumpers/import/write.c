@@ -1,4 +1,5 @@
 /* The trace that a plan makes. */
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,14 +112,16 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
         for (int64_t i = 0; i < t->row; i++) store(t->dtype, data[i], out, i);
         return FD_OK;
     }
-    bool scores = strstr(rows->match->node, "attn_scores") != NULL;
+    double hidden = strstr(rows->match->node, "attn_scores") ? (double)-INFINITY : 0;
     int64_t width = shape[rank - 1], n_kv = t->shape[1];
-    if (width < pos + 1)
+    bool of_trace = fd_source_at(rows->plan->source, rows->match->tensor)->step < 0;
+    int64_t before = of_trace ? 0 : fd_import_keys_before(rows->plan, rows->match, width);
+    if (before + width < pos + 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node,
                        (long long)width, pos, pos + 1);
     for (int64_t h = 0; h < t->shape[0]; h++)
         for (int64_t k = 0; k < n_kv; k++)
-            store(t->dtype, k <= pos ? data[h * width + k] : scores ? (double)-INFINITY : 0.0, out, h * n_kv + k);
+            store(t->dtype, k >= before && k <= pos ? data[h * width + k - before] : hidden, out, h * n_kv + k);
     return FD_OK;
 }
 
@@ -212,10 +215,17 @@ static bool is_inner_sum(const fd_graph *graph, int32_t id) {
     return read;
 }
 
+static bool is_of_model(const fd_import_plan *plan, const char *glob) {
+    for (int32_t i = 0; plan->graph && i < plan->graph->n_node; i++)
+        if (fnmatch(glob, plan->graph->nodes[i].name, 0) == 0) return true;
+    return !plan->graph;
+}
+
 /* Nodes that the engine cannot have, as globs: what the map says, and inner sums. False when they do not fit. */
 static bool put_absent(const fd_import_plan *plan, char *out, size_t size) {
     size_t at = strlen(out);
     for (size_t i = 0; i < plan->map->absent.n; i++) {
+        if (!is_of_model(plan, plan->map->absent.items[i])) continue;
         int n = snprintf(out + at, size - at, "%s%s", at ? " " : "", plan->map->absent.items[i]);
         if (n < 0 || (size_t)n >= size - at) return false;
         at += (size_t)n;

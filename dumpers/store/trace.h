@@ -39,10 +39,10 @@ typedef struct fd_trace_info { /* attributes of the root; strings NUL-terminated
     char fault[128];  /* injected fault, "" for none */
     char sources[64]; /* digest of the kernel and engine sources that made it; "" when not recorded */
     char tokenizer[64];
-    char names[32];   /* the built-in map that its foreign names follow, "llama.cpp"; "" for the names of the GGUF */
-    char absent[512]; /* globs of nodes that the engine cannot record, separated by spaces; "" none */
-    char partial[64]; /* a node whose elements were kept in part; NaN stands for the others (goldens); "" none */
-    char *prompt;     /* malloc'ed by the reader; the writer borrows; NULL: none */
+    char names[32];    /* the built-in map that its foreign names follow, "llama.cpp"; "" for the names of the GGUF */
+    char absent[1024]; /* globs of nodes that the engine cannot record, separated by spaces; "" none */
+    char partial[64];  /* a node whose elements were kept in part; NaN stands for the others (goldens); "" none */
+    char *prompt;      /* malloc'ed by the reader; the writer borrows; NULL: none */
     char started[32], finished[32]; /* UTC, ISO 8601; written by the writer */
     fd_trace_level level;
     bool complete;

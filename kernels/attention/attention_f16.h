@@ -16,14 +16,17 @@ extern "C" {
 
 typedef struct fd_attn_f16 {
     int32_t n_head, n_head_kv; /* n_head % n_head_kv == 0 */
-    int32_t head_dim;          /* ≤ FD_ATTENTION_MAX_HEAD_DIM */
-    int32_t n_tok;             /* rows */
-    int32_t n_ctx;             /* positions of the cache */
-    const int32_t *pos0;       /* device: position of the first row; of each row, where they are of several sequences */
-    int32_t window;            /* a row sees so many positions, its own among them; 0: all before it */
-    float scale, softcap;      /* softcap 0: none */
-    const float *sinks;        /* device, [n_head]; NULL: none */
-    const float *q;            /* [n_tok, n_head, head_dim] */
+    int32_t
+        n_head_kv_whole;  /* of all GPUs that share the model: they say how positions are split, so that a head's bits
+                                  do not depend on where it is */
+    int32_t head_dim;     /* ≤ FD_ATTENTION_MAX_HEAD_DIM */
+    int32_t n_tok;        /* rows */
+    int32_t n_ctx;        /* positions of the cache */
+    const int32_t *pos0;  /* device: position of the first row; of each row, where they are of several sequences */
+    int32_t window;       /* a row sees so many positions, its own among them; 0: all before it */
+    float scale, softcap; /* softcap 0: none */
+    const float *sinks;   /* device, [n_head]; NULL: none */
+    const float *q;       /* [n_tok, n_head, head_dim] */
     uint16_t *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim] */
     fd_f16_out out;              /* [n_tok, n_head, head_dim] */
     /* One row only, or one each of several sequences. */
@@ -44,8 +47,7 @@ fd_code fd_launch_attn_fused_f16(const fd_launch_context *ctx, const fd_attn_f16
 
 /* One row, or one each of several sequences: what a row gets does not depend on the others, but on `short_context`. The
  * grid does not depend on the positions, so that a CUDA graph can replay it. */
-size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
-                                  int32_t n_ctx);
+size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, const fd_attn_f16 *in); /* of heads and n_ctx */
 fd_code fd_launch_attn_decode_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err);
 
 /* The scores inside the fused kernels, computed once more for an observer: [n_tok, n_head, n_kv], -inf where a row does

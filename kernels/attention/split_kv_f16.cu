@@ -23,20 +23,19 @@ struct share {
     int64_t partial; /* floats that a block stores for a query: maximum, sum, and the head */
 };
 
-static share share_of(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
-                      int32_t n_ctx) {
-    const int sharing = n_head / n_head_kv;
+static share share_of(const fd_launch_context *ctx, const fd_attn_f16 *in) {
+    const int sharing = in->n_head / in->n_head_kv;
     const int n_group = (sharing + HEADS - 1) / HEADS;
-    const int tiles = (n_ctx + TILE - 1) / TILE;
-    int most = ctx->n_sm * 2 / (n_head_kv * n_group);
+    const int tiles = (in->n_ctx + TILE - 1) / TILE;
+    int most = ctx->n_sm * 2 / (in->n_head_kv_whole * n_group);
     most = most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
-    return {sharing, n_group, tiles < most ? tiles : most, 2 + head_dim};
+    return {sharing, n_group, tiles < most ? tiles : most, 2 + (int64_t)in->head_dim};
 }
 
-size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
-                                  int32_t n_ctx) {
-    const share s = share_of(ctx, n_head, n_head_kv, head_dim, n_ctx);
-    return sizeof(float) * ((size_t)n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(n_head_kv * s.n_group));
+size_t fd_attn_decode_f16_scratch(const fd_launch_context *ctx, const fd_attn_f16 *in) {
+    const share s = share_of(ctx, in);
+    return sizeof(float) *
+           ((size_t)in->n_head * (size_t)s.n_split * (size_t)s.partial + (size_t)(in->n_head_kv * s.n_group));
 }
 
 /* Eight elements from `at` on of a row of a cache; zeros past the head's end. */
@@ -380,7 +379,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <int LANES> static fd_code launch(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
-    const share s = share_of(ctx, in->n_head, in->n_head_kv, in->head_dim, in->n_ctx);
+    const share s = share_of(ctx, in);
     const int heads = s.sharing < HEADS ? s.sharing : HEADS;
     const dim3 grid((unsigned)s.n_split, (unsigned)s.n_group, (unsigned)(in->n_head_kv * in->n_tok));
     return fd_launch(ctx, "attention_split_kv_f16", attention_split_kv_f16<LANES>, grid, THREADS,
@@ -388,8 +387,9 @@ template <int LANES> static fd_code launch(const fd_launch_context *ctx, const f
 }
 
 fd_code fd_launch_attn_decode_f16(const fd_launch_context *ctx, const fd_attn_f16 *in, fd_error *err) {
-    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head % in->n_head_kv != 0 || in->head_dim < 1 || in->n_tok < 1 ||
-        (in->n_tok > 1 && !in->sequences) || (int64_t)in->n_tok * in->n_head_kv > 65535)
+    if (in->n_head < 1 || in->n_head_kv < 1 || in->n_head_kv_whole < in->n_head_kv || in->n_head % in->n_head_kv != 0 ||
+        in->head_dim < 1 || in->n_tok < 1 || (in->n_tok > 1 && !in->sequences) ||
+        (int64_t)in->n_tok * in->n_head_kv > 65535)
         return fd_fail(err, FD_ERR_INPUT, "kernel attention_split_kv_f16: %d heads over %d, %d rows", in->n_head,
                        in->n_head_kv, in->n_tok);
     if (in->short_context && !in->sequences && in->head_dim % 8 == 0 && in->head_dim <= FD_ATTENTION_MAX_HEAD_DIM)

@@ -1,6 +1,4 @@
 /* The blocks that decoder architectures share. */
-#include <math.h>
-
 #include "model/builder.h"
 
 /* Q, K or V, as rows of one fused matrix where the file has that. */
@@ -45,14 +43,6 @@ static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both) {
     return fd_build_mul(b, layer, "attn_gated", out, x);
 }
 
-/* RMS norm of each head without a weight: √n times the norm by Σx² + n·eps. */
-static int32_t unit_norm(fd_builder *b, int32_t layer, const projection *p, int32_t x) {
-    const float n = (float)b->h->head_dim;
-    const bool is_q = p->first == 0;
-    x = fd_build_l2_norm(b, layer, is_q ? "attn_q_unit" : "attn_k_unit", x, n * b->h->rms_eps);
-    return fd_build_scale(b, layer, p->norm, x, sqrtf(n));
-}
-
 /* Rotation, and what an architecture has after it. */
 static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t x, const fd_attention_block *how) {
     bool is_q = p->first == 0;
@@ -60,7 +50,7 @@ static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t
     if (!how->no_rope && how->rope && b->code == FD_OK) b->graph->nodes[x].rope = *how->rope;
     if (how->qk_norm_row) fd_build_heads(b, x, p->n_head);
     if (how->qk_norm_after) x = fd_build_norm(b, layer, p->norm, p->norm, x);
-    if (how->qk_unit_norm) x = unit_norm(b, layer, p, x);
+    if (how->qk_unit_norm) x = fd_build_unit_norm(b, layer, is_q ? "attn_q_unit" : "attn_k_unit", p->norm, x);
     if (is_q && b->h->temperature_scale != 0.0f && !how->no_temperature)
         x = fd_build_attn_temperature(b, layer, "attn_q_temperature", x, how->temperature_first);
     return x;
@@ -88,22 +78,25 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
     return fd_build_matmul(b, layer, "attn_proj", "attn_output", out, h->n_embd, FD_OPTIONAL);
 }
 
-int32_t fd_build_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) {
-    const fd_hparams *h = b->h;
+int32_t fd_build_ffn_of(fd_builder *b, int32_t layer, int32_t x, fd_op activation, int32_t n_ff) {
     int32_t act;
     if (!fd_is_gated(activation)) {
-        int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
+        int32_t up = fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, n_ff, FD_OPTIONAL);
         act = fd_build_activation(b, layer, "ffn_act", activation, up);
     } else {
         bool fused = fd_build_has(b, layer, "ffn_up.weight") && !fd_build_has(b, layer, "ffn_gate.weight");
-        fd_part of_gate = {0, 2 * (int64_t)h->n_ff}, of_up = {h->n_ff, 2 * (int64_t)h->n_ff};
-        int32_t gate = fused ? fd_build_matmul_part(b, layer, "ffn_gate", "ffn_up", x, of_gate, h->n_ff, FD_OPTIONAL)
-                             : fd_build_matmul(b, layer, "ffn_gate", "ffn_gate", x, h->n_ff, FD_OPTIONAL);
-        int32_t up = fused ? fd_build_matmul_part(b, layer, "ffn_up", "ffn_up", x, of_up, h->n_ff, FD_OPTIONAL)
-                           : fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, h->n_ff, FD_OPTIONAL);
+        fd_part of_gate = {0, 2 * (int64_t)n_ff}, of_up = {n_ff, 2 * (int64_t)n_ff};
+        int32_t gate = fused ? fd_build_matmul_part(b, layer, "ffn_gate", "ffn_up", x, of_gate, n_ff, FD_OPTIONAL)
+                             : fd_build_matmul(b, layer, "ffn_gate", "ffn_gate", x, n_ff, FD_OPTIONAL);
+        int32_t up = fused ? fd_build_matmul_part(b, layer, "ffn_up", "ffn_up", x, of_up, n_ff, FD_OPTIONAL)
+                           : fd_build_matmul(b, layer, "ffn_up", "ffn_up", x, n_ff, FD_OPTIONAL);
         act = fd_build_gated(b, layer, "ffn_act", activation, gate, up);
     }
-    return fd_build_matmul(b, layer, "ffn_down", "ffn_down", act, h->n_embd, FD_OPTIONAL);
+    return fd_build_matmul(b, layer, "ffn_down", "ffn_down", act, b->h->n_embd, FD_OPTIONAL);
+}
+
+int32_t fd_build_ffn(fd_builder *b, int32_t layer, int32_t x, fd_op activation) {
+    return fd_build_ffn_of(b, layer, x, activation, b->h->n_ff);
 }
 
 int32_t fd_build_pre_norm_attention(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *how) {
@@ -212,4 +205,11 @@ bool fd_layer_has(const fd_builder *b, int32_t layer, const char *key) {
     const fd_gguf_kv *kv = fd_key_find(b->keys, key);
     if (kv) fd_gguf_item_i64(kv, kv->type == FD_GGUF_ARRAY ? (uint64_t)layer : 0, &n);
     return n != 0;
+}
+
+int32_t fd_layer_number(const fd_builder *b, int32_t layer, const char *key, int32_t fallback) {
+    int64_t n = fallback;
+    const fd_gguf_kv *kv = fd_key_find(b->keys, key);
+    if (kv) fd_gguf_item_i64(kv, kv->type == FD_GGUF_ARRAY ? (uint64_t)layer : 0, &n);
+    return (int32_t)n;
 }

@@ -29,10 +29,20 @@ static int32_t activated(fd_builder *b, int32_t layer, int32_t x, int32_t ids, c
     return fd_build_gated(b, layer, "ffn_moe_act", how->activation, gate, up);
 }
 
-int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_experts_block *how) {
+/* Factors of experts (ffn_down_exps.scale), as part of their weights: a row that holds them, of which the chosen experts'
+ * are taken. */
+static int32_t scaled(fd_builder *b, int32_t layer, int32_t row, int32_t ids, int32_t weights) {
+    if (!fd_build_has(b, layer, "ffn_down_exps.scale")) return weights;
+    int32_t zeros = fd_build_scale(b, layer, "ffn_moe_zeros", row, 0.0f);
+    int32_t factors = fd_build_add_vector(b, layer, "ffn_moe_factors", "ffn_down_exps.scale", zeros);
+    factors = fd_build_expert_weights(b, layer, "ffn_moe_factors_chosen", factors, ids, FD_GATING_GATHER);
+    return fd_build_mul(b, layer, "ffn_moe_weights_scaled", weights, factors);
+}
+
+int32_t fd_build_routed_experts(fd_builder *b, int32_t layer, int32_t router, int32_t x, const fd_experts_block *how) {
     const fd_hparams *h = b->h;
     check_gating(b, how);
-    int32_t row = fd_build_matmul(b, layer, "ffn_moe_logits", "ffn_gate_inp", x, h->n_expert, how->bias);
+    int32_t row = fd_build_matmul(b, layer, "ffn_moe_logits", "ffn_gate_inp", router, h->n_expert, how->bias);
     if (how->gating != FD_GATING_SOFTMAX)
         row = how->sigmoid ? fd_build_activation(b, layer, "ffn_moe_probs", FD_OP_SIGMOID, row)
                            : fd_build_softmax(b, layer, "ffn_moe_probs", row);
@@ -41,9 +51,14 @@ int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_exper
         choice = fd_build_add_vector(b, layer, "ffn_moe_probs_biased", "exp_probs_b.bias", row);
     int32_t ids = fd_build_top_k(b, layer, "ffn_moe_topk", choice);
     int32_t weights = fd_build_expert_weights(b, layer, "ffn_moe_weights", row, ids, how->gating);
+    weights = scaled(b, layer, row, ids, weights);
     int32_t act = activated(b, layer, x, ids, how);
     int32_t down = fd_build_expert_matmul(b, layer, "ffn_moe_down", "ffn_down_exps", act, ids, h->n_embd, how->bias);
     return fd_build_expert_sum(b, layer, "ffn_moe_out", down, weights);
+}
+
+int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_experts_block *how) {
+    return fd_build_routed_experts(b, layer, x, x, how);
 }
 
 void fd_build_skip_further_tokens(fd_builder *b) {

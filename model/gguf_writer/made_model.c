@@ -18,6 +18,9 @@ static const struct {
 } kinds[] = {
     {"*_norm*.weight", 1.0f, 0.1f, true},
     {"rope_f*", 1.0f, 0.1f, true},
+    {"layer_output_scale.weight", 1.0f, 0.1f, true},
+    {"ffn_gate_inp.scale", 8.0f, 1.0f, true},
+    {"ffn_down_exps.scale", 1.0f, 0.1f, true},
     {"exp_probs_b.bias", 0.0f, 0.1f, true},
     {"attn_sinks.weight", 0.0f, 1.0f, true},
     {"ssm_a", -1.0f, 0.25f, true}, /* minus a positive number */

@@ -15,6 +15,7 @@ enum { MAX_REGEX = 6 };
 #define WS "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 /* All but the last of a run of white space before a word; the last goes with the word (" ?\p{L}+") or stands alone. */
 #define WS_TAIL "[" WS "]+(?![^" WS "])|[" WS "]+"
+#define RUN_OF(n) "[" WS "]{" n "}(?![^" WS "])"
 
 /* The expressions are those of the models' own tokenizer files (pre_tokenizer), as llama.cpp names them. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" WS_TAIL
@@ -93,6 +94,11 @@ static const struct pre_row {
     {" exaone-moe ", false, false,
      {CONTRACTED "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}"
       "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]?|[" WS "]*[\\r\\n]|" WS_TAIL}},
+    {" jais-2 ", false, false, /* runs of white space are cut into powers of two */
+     {CONTRACTED "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
+      "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+"
+      "|" RUN_OF("512") "|" RUN_OF("256") "|" RUN_OF("128") "|" RUN_OF("64") "|" RUN_OF("32") "|" RUN_OF("16")
+      "|" RUN_OF("8") "|" RUN_OF("4") "|" RUN_OF("1,2") "|[" WS "]"}},
     {" kimi-k2 ", false, false,
      {"\\p{Han}+|" CASED_NO_HAN "|\\p{N}{1,3}"
       "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL}},

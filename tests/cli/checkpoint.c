@@ -138,7 +138,7 @@ static void save(const checkpoint *c, const char *folder) {
     at += (size_t)sprintf(header, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < c->n; i++) {
         const checkpoint_item *t = &c->items[i];
-        const size_t bytes = (*t->shape ? 1 : sizeof *t->data) * (size_t)(checkpoint_rows(t) * t->n_col);
+        const size_t bytes = (t->bytes ? 1 : sizeof *t->data) * (size_t)(checkpoint_rows(t) * t->n_col);
         char shape[64];
         if (*t->shape)
             snprintf(shape, sizeof shape, "%s", t->shape);
@@ -147,7 +147,7 @@ static void save(const checkpoint *c, const char *folder) {
         else
             snprintf(shape, sizeof shape, "%lld", (long long)t->n_col);
         at += (size_t)sprintf(header + at, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                              t->name, *t->shape ? "U8" : "F32", shape, offset, offset + bytes);
+                              t->name, t->bytes ? "U8" : "F32", shape, offset, offset + bytes);
         offset += bytes;
     }
     header[at++] = '}';
@@ -160,8 +160,8 @@ static void save(const checkpoint *c, const char *folder) {
     for (int i = 0; i < c->n; i++) {
         const checkpoint_item *t = &c->items[i];
         const int64_t n = checkpoint_rows(t) * t->n_col;
-        for (int64_t k = 0; k < n && *t->shape; k++) fputc((int)t->data[k], file);
-        if (!*t->shape) fwrite(t->data, sizeof(float), (size_t)n, file);
+        for (int64_t k = 0; k < n && t->bytes; k++) fputc((int)t->data[k], file);
+        if (!t->bytes) fwrite(t->data, sizeof(float), (size_t)n, file);
     }
     fclose(file);
     free(header);

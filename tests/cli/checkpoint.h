@@ -11,7 +11,8 @@ typedef struct checkpoint_item {
     char name[128];
     int64_t n_row, n_col; /* n_row 0: a vector */
     float *data;
-    char shape[64]; /* of bytes, "2,8,4,16"; "": floats */
+    char shape[64]; /* "2,8,4,16"; "": rows and columns, or a vector */
+    bool bytes;     /* no floats */
 } checkpoint_item;
 
 typedef struct checkpoint {

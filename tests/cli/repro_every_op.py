@@ -1,6 +1,6 @@
-"""repro_every_op FIRSTDIFF: --repro has a test for every op of model/ops.def: its formula gives what is expected, in NumPy and in C, and shows
+"""repro_every_op FIRSTDIFF [FOLDER]: --repro has a test for every op of model/ops.def: its formula gives what is expected, in NumPy and in C, and shows
 the engine's wrong value. A trace of small models of architectures that have all ops, of which the node and what it reads is kept, with
-one element changed."""
+one element changed. FOLDER keeps what --repro wrote, a folder an op."""
 
 import contextlib
 import io
@@ -66,6 +66,7 @@ def main():
     n_op = len(left)
     with tempfile.TemporaryDirectory() as scratch:
         at = Path(scratch)
+        kept = Path(sys.argv[2]) if len(sys.argv) > 2 else at
         for arch in ARCHS:
             model, full, wrong = at / f"{arch}.gguf", at / f"{arch}.h5", at / "wrong.h5"
             run("make-model", "-a", arch, "-o", model, *KEYS.get(arch, []))
@@ -76,7 +77,7 @@ def main():
                 if op not in left:
                     continue
                 wrong_trace(full, wrong, name, [i for i in inputs if i and i != "tokens"])
-                folder = at / op
+                folder = kept / op
                 said = run("compare", full, wrong, "--model", model, "--candidate", "f32", "--allow-missing", "*", "--repro", folder, status=1)
                 if f"{name} alone" not in said:
                     raise AssertionError(f"{op}: {said}")

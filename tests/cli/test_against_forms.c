@@ -125,9 +125,11 @@ static void add_blocks(scene *s, const char *name, const fd_gguf_tensor *a, cons
     snprintf(full, sizeof full, "model.layers.0.mlp.experts.%s_blocks", name);
     checkpoint_item *blocks = checkpoint_add(&s->c, full, n_expert * n_of * n_row, n_block * 16);
     snprintf(blocks->shape, sizeof blocks->shape, "%d,%d,%d,16", (int)n_expert, (int)(n_of * n_row), (int)n_block);
+    blocks->bytes = true;
     snprintf(full, sizeof full, "model.layers.0.mlp.experts.%s_scales", name);
     checkpoint_item *scales = checkpoint_add(&s->c, full, n_expert * n_of * n_row, n_block);
     snprintf(scales->shape, sizeof scales->shape, "%d,%d,%d", (int)n_expert, (int)(n_of * n_row), (int)n_block);
+    scales->bytes = true;
     for (int64_t e = 0; e < n_expert; e++)
         for (int64_t k = 0; k < n_of * n_row; k++) {
             const bool second = b && (in_turn ? k % 2 : k / n_row);

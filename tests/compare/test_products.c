@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/products/products.h"
+#include "compare/products/together.h"
 #include "tests/compare/plain_device.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/ops/op_case.h"
@@ -178,4 +179,63 @@ Test(products, a_device_changes_no_finding) {
             fd_trace_close(cand);
         }
     close_model(&b);
+}
+
+/* One process after the other, in place of several at once: each leaves its rows where it found the others'. */
+static fd_code bring_nothing(fd_peers *peers, const fd_shared_rows *rows, fd_error *err) {
+    (void)peers, (void)rows, (void)err;
+    return FD_OK;
+}
+
+Test(products, processes_that_share_the_rows_have_the_bits_of_one) {
+    static products_case of;
+    static double y[2][MOST_OUT], size[2][MOST_OUT], square[2][MOST_OUT];
+    static float exact[2][MOST_OUT];
+    for (int32_t n = 2; n <= 5; n++) FOR_EACH_CASE(of) {
+            fd_error err = {0};
+            fd_op_args args = of.args, in_f32 = of.c->args;
+            fd_product product = product_of(&args);
+            size_t n_out = (size_t)(product.n_row * product.n_pos);
+            args.weight[1] = in_f32.weight[1] = NULL;
+            args.out = y[0], in_f32.out = exact[0];
+            must(fd_products_multiply(NULL, fd_reference_op, FD_NUMERICS_F64, &args, &err), &err);
+            must(fd_products_multiply(NULL, fd_reference_op, FD_NUMERICS_EXACT, &in_f32, &err), &err);
+            must(fd_products_weigh(NULL, &product, of.x, of.v, size[0], square[0], &err), &err);
+            memset(y[1], 0x55, sizeof y[1]), memset(exact[1], 0x55, sizeof exact[1]);
+            memset(size[1], 0x55, sizeof size[1]), memset(square[1], 0x55, sizeof square[1]);
+            for (int32_t rank = 0; rank < n; rank++) {
+                fd_peers peers = {.rank = rank, .n = n, .gather = bring_nothing};
+                fd_products_peers t;
+                fd_products_together(&peers, fd_reference_op, &t);
+                const fd_products *p = &t.products;
+                must(p->multiply(p->user, FD_NUMERICS_F64, &product, of.x, y[1], &err), &err);
+                must(p->multiply(p->user, FD_NUMERICS_EXACT, &product, of.c->in[0], exact[1], &err), &err);
+                must(p->weigh(p->user, &product, of.x, of.v, size[1], square[1], &err), &err);
+                bool all = memcmp(y[0], y[1], n_out * sizeof **y) == 0;
+                cr_expect(rank == n - 1 || product.n_row < n || !all, "rank %d of %d does the others' rows", rank, n);
+            }
+            cr_expect_eq(memcmp(y[0], y[1], n_out * sizeof **y), 0, "binary64, %d processes, shape %zu", n, shape_);
+            cr_expect_eq(memcmp(exact[0], exact[1], n_out * sizeof **exact), 0, "exact, %d, shape %zu", n, shape_);
+            cr_expect_eq(memcmp(size[0], size[1], n_out * sizeof **size), 0, "sizes, %d, shape %zu", n, shape_);
+            cr_expect_eq(memcmp(square[0], square[1], n_out * sizeof **size), 0, "squares, %d, shape %zu", n, shape_);
+            case_free(of.c);
+        }
+}
+
+/* Of a product that is worth it: multiplied as it is where nobody shares, or with the other processes and no check. */
+Test(products, processes_share_products_that_are_worth_it) {
+    static products_case of;
+    fd_peers peers = {.rank = 0, .n = 2, .gather = bring_nothing};
+    fd_products_peers t;
+    fd_products_together(&peers, fd_reference_op, &t);
+    cr_assert(open_case(0, 2, &of));
+    fd_product small = product_of(&of.args), large = small, few = small;
+    large.n_pos = few.n_pos = 1 << 20;
+    few.n_row = 1;
+    cr_expect(!t.products.takes(t.products.user, &small));
+    cr_expect(t.products.takes(t.products.user, &large));
+    cr_expect(!t.products.takes(t.products.user, &few), "one row has no shares");
+    cr_expect_eq(fd_products_callers(&t.products), 1);
+    cr_expect_eq(fd_products_callers(NULL), 0);
+    case_free(of.c);
 }

@@ -1,4 +1,5 @@
-/* Bugs below the bounds of a class with room: a slope of 1 on what the bug does, far from 0, is no rounding. */
+/* Bugs below the bounds, of a class with room or through unrecorded ops: a slope of 1 on what the bug does, far from 0, is no
+ * rounding. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -76,12 +77,47 @@ Test(projection, a_bug_within_the_bounds_is_found_and_named) {
     close_model(&b);
 }
 
+/* eps 1e-6 for 1e-5, or outside the root, in one layer of an engine in binary32, where layer outputs alone were recorded, or the
+ * logits. */
+Test(projection, a_wrong_eps_in_binary32_is_found_through_layers) {
+    static const struct {
+        const char *fault, *name, *tensors, *node;
+    } bugs[] = {{"eps_value@2", "eps_value", "token_embd,*.l_out,logits", "blk.2.l_out"},
+                {"eps_outside_root@3", "eps_outside_root", "token_embd,*.l_out,logits", "blk.3.l_out"},
+                {"eps_value@4", "eps_value", "logits", "logits"},
+                {"eps_outside_root@5", "eps_outside_root", "logits", "logits"}};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        fd_error err = {0};
+        fd_graph *faulty;
+        fd_fault_owner *owner = NULL;
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        must(fd_fault_apply(bugs[i].fault, faulty, &owner, &err), &err);
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = bugs[i].tensors});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", bugs[i].fault, fd_verdict_status_name(v.status));
+        cr_expect_str_eq(v.divergence.node, bugs[i].node, "%s: %s", bugs[i].fault, v.divergence.node);
+        cr_expect(e->named && strcmp(e->remaining[0].name, bugs[i].name) == 0, "%s: %s", bugs[i].fault,
+                  e->remaining[0].name);
+        if (strcmp(bugs[i].node, "logits") == 0) cr_expect(e->slope_rows > 0, "%s: by the bounds", bugs[i].fault);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+        fd_fault_owner_free(owner);
+        v = judged(&b, b.graph, (recording){.emulated = "f32", .tensors = bugs[i].tensors});
+        cr_expect_eq(v.status, FD_NOISE, "sound, %s: %s at %s", bugs[i].tensors, fd_verdict_status_name(v.status),
+                     v.divergence.node);
+        fd_verdict_free(&v);
+    }
+    close_model(&b);
+}
+
 Test(projection, sound_engines_of_every_class_with_room_show_no_bug) {
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_bench(models[m], (recording){0});
         for (int32_t i = 0; fd_numerics_class_at(i); i++) {
             const fd_numerics_class *class_ = fd_numerics_class_at(i);
-            if (!fd_emulate_class_find(class_->name) || class_->exact || fd_class_leaves_nothing(class_) || class_->u_out < 0x1p-24)
+            if (!fd_emulate_class_find(class_->name) || class_->exact || fd_class_leaves_nothing(class_) ||
+                class_->u_out < 0x1p-24)
                 continue;
             fd_verdict v = judged(&b, b.graph, (recording){.emulated = class_->name});
             cr_expect_eq(v.status, FD_NOISE, "%s, %s: %s at %s", models[m], class_->name,

@@ -124,7 +124,12 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     for (size_t i = 0; i < n_q; i++) q[i] *= 8; /* weights that differ */
     fill(test, sinks, (size_t)s->n_head);
     bool one = n_tok == 1;
-    size_t scratch = fd_attn_decode_f16_scratch(&test->queue, s->n_head, s->n_head_kv, s->head_dim, n_ctx);
+    const fd_attn_f16 heads = {.n_head = s->n_head,
+                               .n_head_kv = s->n_head_kv,
+                               .n_head_kv_whole = s->n_head_kv,
+                               .head_dim = s->head_dim,
+                               .n_ctx = n_ctx};
+    size_t scratch = fd_attn_decode_f16_scratch(&test->queue, &heads);
     char *zeros = gpu_host(test, scratch);
     float *dq = gpu_upload(test, q, sizeof *q * n_q), *dk = gpu_upload(test, k16, sizeof *k16 * n_cache),
           *dv = gpu_upload(test, v16, sizeof *v16 * n_cache),
@@ -133,6 +138,7 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
           *dscratch = gpu_upload(test, zeros, scratch);
     fd_attn_f16 in = {.n_head = s->n_head,
                       .n_head_kv = s->n_head_kv,
+                      .n_head_kv_whole = s->n_head_kv,
                       .head_dim = s->head_dim,
                       .n_tok = n_tok,
                       .n_ctx = n_ctx,

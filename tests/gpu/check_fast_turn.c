@@ -42,7 +42,12 @@ static void check_turn(gpu_test *test, const turn_case *c, int32_t pos, bool nea
     float *cosine = gpu_floats(test, n_table), *sine = gpu_floats(test, n_table);
     float *expected = gpu_floats(test, n_q), *found = gpu_floats(test, n_q);
     float *row = gpu_floats(test, width), *own = gpu_floats(test, width);
-    size_t scratch = fd_attn_decode_f16_scratch(&test->queue, c->n_head, c->n_head_kv, c->head_dim, N_CTX);
+    const fd_attn_f16 heads = {.n_head = c->n_head,
+                               .n_head_kv = c->n_head_kv,
+                               .n_head_kv_whole = c->n_head_kv,
+                               .head_dim = c->head_dim,
+                               .n_ctx = N_CTX};
+    size_t scratch = fd_attn_decode_f16_scratch(&test->queue, &heads);
     void *zeros = gpu_host(test, scratch);
     fd_rope rope = {.n_rot = c->n_rot, .base = 10000.0, .factor = 1.0};
     fd_rope_table(&rope, NULL, 0, N_CTX, cosine, sine);
@@ -66,6 +71,7 @@ static void check_turn(gpu_test *test, const turn_case *c, int32_t pos, bool nea
     const int32_t *at = (const int32_t *)(const void *)pos0;
     fd_attn_f16 in = {.n_head = c->n_head,
                       .n_head_kv = c->n_head_kv,
+                      .n_head_kv_whole = c->n_head_kv,
                       .head_dim = c->head_dim,
                       .n_tok = 1,
                       .n_ctx = N_CTX,

@@ -90,7 +90,7 @@ cudaError_t __wrap_cudaGetDeviceProperties(struct cudaDeviceProp *prop, int devi
     memset(prop, 0, sizeof *prop);
     strcpy(prop->name, "no device");
     prop->major = 9;
-    prop->multiProcessorCount = 132;
+    prop->multiProcessorCount = FAKE_CUDA_SM;
     prop->sharedMemPerBlockOptin = 227 << 10;
     return cudaSuccess;
 }

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { FAKE_CUDA_SM = 132 }; /* multiprocessors of a device */
+
 typedef struct fake_cuda {
     uint64_t free_bytes; /* what cudaMemGetInfo says, and what can be taken */
     uint64_t taken;      /* of it, in whole units of 256 bytes */

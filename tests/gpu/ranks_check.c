@@ -89,8 +89,8 @@ static void check_refusals(const char *path, const fd_graph *graph) {
     check_refusal(path, graph, (fake_cuda){.free_bytes = first + last - 1, .n_device = 2}, three,
                   "GPU 0: device memory: ");
     fake = (fake_cuda){.free_bytes = 1ull << 40, .n_device = 2};
-    fd_exec *exec = open_engine(graph, (fd_engine_size){.n_ctx = 64, .numerics = FD_NUMERICS_FAST}, two, &err);
-    expect(!exec && err.code == FD_ERR_UNSUPPORTED, path, "fast numerics on several GPUs are not refused");
+    fd_exec *exec = open_engine(graph, (fd_engine_size){.n_ctx = 64, .numerics = FD_NUMERICS_FAST}, three, &err);
+    expect(!exec && err.code == FD_ERR_UNSUPPORTED, path, "fast numerics on a GPU named twice are not refused");
     for (int64_t i = 1; i < 9; i++) {
         fake = (fake_cuda){.free_bytes = 1ull << 40, .n_device = 2, .fail_alloc = i};
         exec = open_engine(graph, (fd_engine_size){.n_ctx = 64}, three, &err);
@@ -120,7 +120,8 @@ static void check_memory(const char *path, const fd_graph *graph, fd_engine_size
     fake = (fake_cuda){.free_bytes = 1ull << 40, .n_device = 2};
     fd_exec *exec = open_engine(graph, size, devices, &err);
     if (!exec) must(err.code, &err);
-    int32_t rows = fd_engine_batch_rows(graph, size.n_ctx);
+    int32_t rows =
+        size.numerics == FD_NUMERICS_FAST ? fd_fast_batch_rows(size.n_ctx) : fd_engine_batch_rows(graph, size.n_ctx);
     if (size.n_ctx > rows) must(feed(exec, size.n_ctx - rows, &err), &err);
     must(feed(exec, rows, &err), &err);
     snprintf(what, sizeof what, "%d ranks, context %d, %d sequences, %s: %llu bytes said, %llu taken", devices.n,
@@ -145,10 +146,10 @@ static fd_code watch(void *user, const fd_observation *seen, fd_error *err) {
     return w->with == FD_STOP ? FD_STOP : fd_fail(err, w->with, "the observer has seen enough");
 }
 
-static void check_observers(const char *path, const fd_graph *graph) {
+static void check_observers(const char *path, const fd_graph *graph, fd_numerics numerics, fd_engine_devices devices) {
     fd_error err = {0};
     fake = (fake_cuda){.free_bytes = 1ull << 40, .n_device = 2};
-    fd_exec *exec = open_engine(graph, (fd_engine_size){.n_ctx = 64}, three, &err);
+    fd_exec *exec = open_engine(graph, (fd_engine_size){.n_ctx = 64, .numerics = numerics}, devices, &err);
     if (!exec) must(err.code, &err);
     for (int32_t n = 1; n < 20; n += 9) {
         watcher w = {.last = -1, .in_order = true};
@@ -177,13 +178,16 @@ int main(int argc, char **argv) {
         must(fd_graph_build(gguf, &graph, NULL, &err), &err);
         check_refusals(argv[i], graph);
         static const int32_t contexts[] = {17, 64, 513, 1500}, sequences[] = {1, 3};
-        for (int k = 0; k < 16; k++)
+        static const fd_numerics numerics[] = {FD_NUMERICS_EXACT, FD_NUMERICS_Q8ACT, FD_NUMERICS_FAST};
+        for (int k = 0; k < 24; k++)
             check_memory(argv[i], graph,
                          (fd_engine_size){.n_ctx = contexts[k % 4],
                                           .n_seq = sequences[k / 4 % 2],
-                                          .numerics = k < 8 ? FD_NUMERICS_EXACT : FD_NUMERICS_Q8ACT},
-                         k % 2 ? two : three);
-        check_observers(argv[i], graph);
+                                          .numerics = numerics[k / 8],
+                                          .n_sm = FAKE_CUDA_SM},
+                         k % 2 || k >= 16 ? two : three);
+        check_observers(argv[i], graph, FD_NUMERICS_EXACT, three);
+        check_observers(argv[i], graph, FD_NUMERICS_FAST, two);
         fd_graph_free(graph);
         fd_gguf_close(gguf);
     }

@@ -13,7 +13,7 @@
 
 enum { N_TOK = 5 };
 
-static int n_failed;
+static int n_failed, n_fast, n_half; /* splits that fast numerics take; gathers in binary16 */
 
 static void expect(bool holds, const char *path, const char *what) {
     if (holds) return;
@@ -126,11 +126,15 @@ static void check_rank(const char *path, const fd_split *split, float *const *fu
 
 /* ---- plans ---- */
 
-static bool uses(const fd_plan *plan, const fd_item *item, int32_t slot) {
+static bool is_at(const fd_plan *plan, const fd_edge *edge, fd_result type, int32_t slot) {
+    return edge->type == type && slot >= 0 && plan->slot_of[type][edge->node] == slot;
+}
+
+static bool uses(const fd_plan *plan, const fd_item *item, fd_result type, int32_t slot) {
     for (int r = 0; r < item->n_read; r++)
-        if (plan->slot_of[FD_REAL][item->reads[r].node] == slot) return true;
+        if (is_at(plan, &item->reads[r], type, slot)) return true;
     for (int w = 0; w < item->n_write; w++)
-        if (plan->slot_of[FD_REAL][item->writes[w].node] == slot) return true;
+        if (is_at(plan, &item->writes[w], type, slot)) return true;
     return false;
 }
 
@@ -141,9 +145,9 @@ static bool gathers_are_free(const fd_plan *plan) {
         const fd_node *node = &plan->graph->nodes[plan->items[i].node];
         if (plan->items[i].kernel == FD_KERNEL_GATHER_ADD) before = i;
         if (node->op != FD_OP_GATHER) continue;
-        int32_t slot = plan->slot_of[FD_REAL][node->id];
         for (int32_t k = before; k < i; k++)
-            if (uses(plan, &plan->items[k], slot)) return false;
+            for (int t = 0; t < FD_RESULT_COUNT; t++)
+                if (uses(plan, &plan->items[k], (fd_result)t, plan->slot_of[t][node->id])) return false;
         if (node->input[0] >= 0) before = i;
     }
     return true;
@@ -155,13 +159,56 @@ static bool sends_are_apart(const fd_plan *plan, int32_t *n_send) {
     for (int32_t i = 0; i < plan->n_item; i++) {
         if (!plan->items[i].sends) continue;
         ++*n_send;
-        if (uses(plan, &plan->items[i], plan->slot_of[FD_REAL][plan->items[i + 1].writes[0].node])) return false;
+        if (uses(plan, &plan->items[i], FD_REAL, plan->slot_of[FD_REAL][plan->items[i + 1].writes[0].node]))
+            return false;
     }
     return true;
 }
 
+static int32_t count(const fd_plan *plan, fd_kernel kernel) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < plan->n_item; i++) n += plan->items[i].kernel == kernel;
+    return n;
+}
+
+/* Fast numerics: the kernels are those of one GPU, so a prompt's attention is one each, and what a product reads in
+ * binary16 is gathered so. */
+static void check_fast(const char *path, const fd_split *split) {
+    static const struct {
+        fd_plan_kind plan;
+        fd_kernel attention;
+    } kinds[] = {{FD_PLAN_FAST_ROWS, FD_KERNEL_ATTENTION_F16},
+                 {FD_PLAN_FAST_ROWS, FD_KERNEL_ROPE_KV_WRITE},
+                 {FD_PLAN_FAST_NODES, FD_KERNEL_ATTN_ROW_F16},
+                 {FD_PLAN_FAST_STEP, FD_KERNEL_ATTN_DECODE_F16},
+                 {FD_PLAN_FAST_BATCH, FD_KERNEL_ATTN_DECODE_F16}};
+    fd_error err = {0};
+    if (fd_plan_check_fast(split->full, &err) != FD_OK) return;
+    n_fast++;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        fd_plan of_part, of_full;
+        must(fd_plan_make(split->graph, kinds[k].plan, &of_part, &err), &err);
+        must(fd_plan_make(split->full, kinds[k].plan, &of_full, &err), &err);
+        expect(count(&of_part, kinds[k].attention) == count(&of_full, kinds[k].attention), path,
+               "fast numerics run attention in other kernels than one GPU does");
+        for (int32_t i = 0; i < of_part.n_item; i++) {
+            const fd_item *item = &of_part.items[i];
+            const fd_node *node = &split->graph->nodes[item->node];
+            if (node->op != FD_OP_GATHER || of_part.slot_of[FD_HALF][node->id] < 0) continue;
+            fd_op op = split->graph->nodes[node->id - 1].op;
+            bool half = item->reads[item->n_read - 1].type == FD_HALF;
+            expect(half == (op == FD_OP_ATTN_MIX || fd_op_leaves_half(op)), path,
+                   "fast: not gathered in the type that the part's kernel leaves");
+            n_half += half;
+        }
+        fd_plan_free(&of_part);
+        fd_plan_free(&of_full);
+    }
+}
+
 static void check_plans(const char *path, const fd_graph *graph) {
-    static const fd_plan_kind kinds[] = {FD_PLAN_NODES, FD_PLAN_ROWS, FD_PLAN_STEP, FD_PLAN_BATCH};
+    static const fd_plan_kind kinds[] = {FD_PLAN_NODES,     FD_PLAN_ROWS,      FD_PLAN_STEP,      FD_PLAN_BATCH,
+                                         FD_PLAN_FAST_ROWS, FD_PLAN_FAST_STEP, FD_PLAN_FAST_BATCH};
     fd_error err = {0};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         fd_plan plan;
@@ -196,6 +243,7 @@ static void check_model(const char *path) {
             must(fd_split_make(graph, n, rank, &split, &err), &err);
             check_rank(path, &split, full, tokens, seen);
             check_plans(path, split.graph);
+            check_fast(path, &split);
             n_split = 0;
             for (int32_t i = 0; i < split.graph->n_node; i++) n_split += split.graph->nodes[i].op == FD_OP_GATHER;
             fd_split_free(&split);
@@ -215,6 +263,7 @@ static void check_model(const char *path) {
 
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) check_model(argv[i]);
+    expect(n_half > 0 || n_fast == 0, "fast", "nothing is gathered in binary16");
     printf("%s\n", n_failed ? "FAILED" : "OK");
     return n_failed != 0;
 }

@@ -48,6 +48,8 @@ typedef struct result {
     size_t n_unmatched, n_allowed, n_skipped;
 } result;
 
+static const fd_graph *model; /* NULL: imports know none */
+
 /* Imports `folder` (or `path`) with the map's text and tokens 0 … n_token - 1. */
 static result import(const char *path, const char *map_text, int32_t n_token, const int32_t *sizes, int32_t n_size) {
     result r = {0};
@@ -61,7 +63,7 @@ static result import(const char *path, const char *map_text, int32_t n_token, co
     r.code = fd_source_open(path ? path : folder, &source, &r.err);
     if (r.code == FD_OK) r.code = fd_name_map_parse("m.map", map_text, strlen(map_text), &map, &r.err);
     fd_import_options how = {
-        .map = map, .tokens = tokens, .n_token = n_token, .step_sizes = sizes, .n_step_size = n_size};
+        .map = map, .graph = model, .tokens = tokens, .n_token = n_token, .step_sizes = sizes, .n_step_size = n_size};
     if (r.code == FD_OK) r.code = fd_import_make_plan(source, &how, &plan, &r.err);
     if (r.code == FD_OK) {
         r.n_unmatched = plan.n_unmatched;
@@ -145,7 +147,8 @@ Test(pipeline, names_of_sglang_say_step_layer_rank_and_order, .init = set_up, .f
     cr_expect_eq(at(r.trace, "e", 1, 0), 303);
     fd_trace_close(r.trace);
     for (int alone = 0; alone < 2; alone++) {
-        snprintf(path, sizeof path, "%s/dump_1/step=0___rank=0___dump_index=%d___name=q___recompute_status=disabled___layer_id=3.pt",
+        snprintf(path, sizeof path,
+                 "%s/dump_1/step=0___rank=0___dump_index=%d___name=q___recompute_status=disabled___layer_id=3.pt",
                  folder, alone ? 11 : 10);
         FILE *file = fopen(path, "wb");
         cr_assert(file);
@@ -209,6 +212,28 @@ Test(pipeline, the_first_rule_wins_and_ranks_are_layers, .init = set_up, .fini =
     cr_assert_eq(at(r.trace, "blk.2.l_out", 0, 0), 2);
     cr_assert_eq(r.n_unmatched, 0);
     fd_trace_close(r.trace);
+}
+
+/* A layer with a window of two keys: an engine that keeps these alone has no columns for the others in decode. */
+Test(pipeline, keys_that_a_window_dropped_are_hidden, .init = set_up, .fini = tear_down) {
+    static fd_node nodes[] = {{.name = "blk.0.attn_scores", .op = FD_OP_ATTN_SCORES, .shape = {1}, .window = 2},
+                              {.name = "blk.0.attn_weights", .id = 1, .op = FD_OP_ATTN_SOFTMAX, .shape = {1}}};
+    static const fd_graph graph = {.nodes = nodes, .n_node = 2};
+    const char *map = "w -> blk.0.attn_weights axis=-2\n";
+    save("s0.w", "(1, 3, 3)", 9, 0);
+    save("s1.w", "(1, 1, 2)", 2, 100);
+    model = &graph;
+    result r = import(NULL, map, 4, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    const float decoded[] = {0, 0, 100, 101};
+    for (int k = 0; k < 4; k++) cr_assert_eq(at(r.trace, "blk.0.attn_weights", 3, k), decoded[k], "key %d", k);
+    cr_assert_eq(at(r.trace, "blk.0.attn_weights", 1, 1), 4);
+    fd_trace_close(r.trace);
+    nodes[0].window = 3; /* position 3 sees three keys: one is missing */
+    r = import(NULL, map, 4, NULL, 0);
+    cr_assert_eq(r.code, FD_ERR_INPUT);
+    cr_assert(strstr(r.err.message, "n_kv at least 4"), "%s", r.err.message);
+    model = NULL;
 }
 
 static const struct {

@@ -21,6 +21,9 @@ TEXTS = [
 ]  # fmt: skip
 
 
+RUNS = TEXTS + [f"a{' ' * n}b{' ' * n}\t" for n in (3, 4, 5, 7, 9, 15, 33, 67, 140, 300, 520, 1100)] + ["\n  \n      x", "end" + " " * 21]
+
+
 def rwkv(writer):
     """Bytes, and pieces of the texts of up to five characters, as Python prints them."""
     tokens = [b"<s>"] + [bytes([i]) for i in range(256)]
@@ -49,11 +52,11 @@ def bert(writer):
     writer.add_sep_token_id(102)
 
 
-def bpe(pre):
+def bpe(pre, texts=TEXTS):
     """Bytes, and the commonest pairs of the texts, which cross words: where a pre-tokeniser cuts shows in the ids."""
     letters = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
     names = {b: chr(b) for b in letters} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in letters)}
-    rows = [[names[b] for b in text.encode()] for text in TEXTS]
+    rows = [[names[b] for b in text.encode()] for text in texts]
     tokens, merges = [names[b] for b in range(256)], []
     while len(merges) < 300:
         pairs = [pair for row in rows for pair in zip(row, row[1:])]
@@ -77,7 +80,7 @@ def bpe(pre):
     return fill
 
 
-KINDS = {"rwkv": rwkv, "bert": bert, "qwen35": bpe("qwen35"), "exaone-moe": bpe("exaone-moe")}
+KINDS = {"rwkv": rwkv, "bert": bert, "qwen35": bpe("qwen35"), "exaone-moe": bpe("exaone-moe"), "jais-2": bpe("jais-2", RUNS)}
 
 
 def make(name, fill):
@@ -96,8 +99,9 @@ def record(name):
     import llama_cpp
 
     model = llama_cpp.Llama(str(HERE / f"{name}.gguf"), vocab_only=True, verbose=False)
-    lines = [" ".join(map(str, model.tokenize(text.encode(), add_bos=False, special=False))) for text in TEXTS]
-    (HERE / f"{name}.inp").write_text("".join(text + SEPARATOR for text in TEXTS), newline="")
+    texts = RUNS if name == "jais-2" else TEXTS
+    lines = [" ".join(map(str, model.tokenize(text.encode(), add_bos=False, special=False))) for text in texts]
+    (HERE / f"{name}.inp").write_text("".join(text + SEPARATOR for text in texts), newline="")
     (HERE / f"{name}.out").write_text("".join(line + "\n" for line in lines))
 
 

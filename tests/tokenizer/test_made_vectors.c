@@ -7,7 +7,7 @@
 
 #define HERE FD_SOURCE_DIR "/tests/tokenizer/made/"
 
-static const char *const names[] = {"rwkv", "bert", "qwen35", "exaone-moe"};
+static const char *const names[] = {"rwkv", "bert", "qwen35", "exaone-moe", "jais-2"};
 enum { N_NAME = sizeof names / sizeof *names, AT_LEAST = 30 };
 
 static vectors vectors_of(const char *name) {

@@ -79,7 +79,7 @@ function drawExplanations() {
     };
   e.remaining.forEach((f, i) => add(e.name ? (i ? 'the same here' : 'named') : 'possible', f.summary, f.name, number(f
     .z)));
-  if (e.runner_up) add('next best', '', e.runner_up, number(e.runner_up_z));
+  if (e.runner_up) add('next best', e.runner_up_summary, e.runner_up, number(e.runner_up_z));
   (report.causes || []).slice(1).forEach(c => add('another bug', `${c.node}: ${c.summary || 'not named'}`, c.name || '',
     null));
 }
@@ -100,7 +100,7 @@ function drawLayers() {
     const row = el(body, 'tr', null, r.introduced ? { class: 'mark' } : {}),
       cosine = number(r.cosine);
     el(row, 'td', (r.layer < 0 ? '' : r.layer) + (r.introduced ? ' ✕' : ''));
-    for (const v of [number(r.z), number(r.nmse), cosine === null ? null : 1 - cosine]) el(row, 'td', short(
+    for (const v of [number(r.z), number(r.nmse), cosine === null ? null : Math.max(0, 1 - cosine)]) el(row, 'td', short(
     v), { class: 'n' });
     el(row, 'td', r.node, { class: 'mono' });
   }

@@ -72,6 +72,32 @@ static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) 
     p->total->n_by_name++;
 }
 
+/* The only node of a row's size, where no name is it: logits, behind a bug of all layers. -1. */
+static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
+    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    int32_t found = -1, logits = fd_trace_n_node(p->ref) - 1;
+    for (int32_t v = 0; v <= logits; v++) {
+        if (!fd_propose_size_fits(p, t, fd_trace_node_at(p->ref, v))) continue;
+        if (found >= 0) return -1;
+        found = v;
+    }
+    return found == logits && fd_array_is_float(t->type) ? found : -1;
+}
+
+static void take_logits_by_size(fd_proposer *p) {
+    fd_proposed *only = NULL;
+    int32_t node = -1;
+    for (size_t i = 0; i < p->n; i++) {
+        fd_proposed *item = &p->items[i];
+        int32_t v = item->slice[0] ? -1 : only_of_size(p, item);
+        if (v < 0) continue;
+        if (only || item->written || item->matched) return;
+        only = item;
+        node = v;
+    }
+    if (only && has_rows_first(p, only)) take(p, only, node, "its size, which no other node has");
+}
+
 void fd_propose_by_name(fd_proposer *p) {
     bool outputs = false;
     const bool endings = endings_say_it(p, &outputs);
@@ -86,4 +112,5 @@ void fd_propose_by_name(fd_proposer *p) {
             if (pass && (!has_rows_first(p, item) || (outputs && !is_output(fd_trace_node_at(p->ref, v))))) continue;
             take(p, item, v, pass ? "the end of its name" : "its name alone");
         }
+    take_logits_by_size(p);
 }

@@ -81,7 +81,7 @@ class Recorder:
         """patterns: names of nodes to record (`*-0.*`: layer 0).
         weights: also hash the rows of every weight that a node reads, once: that is what the loader made of the file"""
         self._trace = trace
-        self._weights: set[int] | None = set() if weights else None  # addresses of those that were looked at
+        self._weights: set[str] | None = set() if weights else None  # names of those that were looked at: llama.cpp keeps some twice
         self._patterns = tuple(patterns)
         self._ggml = Ggml(ctypes.CDLL(llama_cpp.llama_cpp._lib._name))
         self._seen: Counter[str] = Counter()
@@ -113,9 +113,9 @@ class Recorder:
         if self._weights is None:
             return
         for weight in self._ggml.weights(address):
-            if weight.address in self._weights:
+            if weight.name in self._weights:
                 continue
-            self._weights.add(weight.address)
+            self._weights.add(weight.name)
             rows = self._ggml.rows(weight)
             if rows is not None:
                 self._trace.weight(weight.name, rows, weight.type.upper())

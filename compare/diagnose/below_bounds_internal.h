@@ -1,0 +1,32 @@
+/* Bugs below the bounds: below_bounds_look.c looks along each bug at one recorded node, below_bounds.c finds the bug that
+ * shows, at which nodes. */
+#ifndef FD_COMPARE_DIAGNOSE_BELOW_BOUNDS_INTERNAL_H
+#define FD_COMPARE_DIAGNOSE_BELOW_BOUNDS_INTERNAL_H
+
+#include "compare/diagnose/below_bounds.h"
+#include "compare/diagnose/projection.h"
+
+/* A fault of the table, wherever it concerns a node; or at the norms of one kind, of one layer, or at one norm (the others are
+ * -1). */
+typedef struct fd_below_bug {
+    int32_t fault, kind, layer, node;
+} fd_below_bug;
+
+typedef struct fd_below_search {
+    const fd_graph *graph;
+    const fd_diagnose_options *o;
+    bool binary32;      /* a class that leaves no more: below_bounds.h */
+    fd_below_bug *bugs; /* [n_bug]; the first n_fault are the table; owned */
+    int32_t n_fault, n_bug;
+    fd_projection **at; /* [n_node][n_bug]; NULL: not looked at; owned */
+    double *cost;       /* [n_node] multiplications; owned */
+} fd_below_search;
+
+/* FD_ERR_MEMORY; freed with fd_below_close also then. */
+fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, fd_error *err);
+void fd_below_close(fd_below_search *search);
+
+/* Fills at[node], unless nothing is to be seen there. From several threads, each with a node of its own. */
+fd_code fd_below_look(fd_below_search *search, int32_t node, fd_error *err);
+
+#endif

@@ -1,0 +1,190 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/diagnose/below_bounds_internal.h"
+#include "compare/diagnose/trial.h"
+
+/* Of a node in binary32, relative to it: more than an op leaves whose inputs are recorded. */
+#define LEAST_LEFT 0x1p-22
+
+/* Multiplications at one node; what is dear is not asked about to the end. */
+#define MOST_SPENT_HERE 0x1p33
+
+/* Bugs so small that binary32's bounds have room for them, all of norms. They are looked for at each norm alone, too. */
+static const char *const small_faults[] = {"eps_value", "eps_missing", "eps_outside_root"};
+enum { N_SMALL = sizeof small_faults / sizeof *small_faults };
+
+static bool is_norm(const fd_node *node) {
+    return node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM;
+}
+
+/* ---- the bugs ---- */
+
+static void add_bug(fd_below_search *s, fd_below_bug bug) {
+    s->bugs[s->n_bug++] = bug;
+}
+
+static void add_small_bugs(fd_below_search *s, int32_t fault) {
+    const fd_node *nodes = s->graph->nodes;
+    for (int32_t i = 0; i < s->graph->n_node; i++)
+        if (is_norm(&nodes[i]) && fd_fault_begins_kind(s->graph, i)) add_bug(s, (fd_below_bug){fault, i, -1, -1});
+    for (int32_t layer = 0; layer < s->graph->hparams.n_layer; layer++)
+        add_bug(s, (fd_below_bug){fault, -1, layer, -1});
+    for (int32_t i = 0; i < s->graph->n_node; i++)
+        if (is_norm(&nodes[i])) add_bug(s, (fd_below_bug){fault, -1, -1, i});
+}
+
+fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, fd_error *err) {
+    const fd_graph *graph = options->graph;
+    size_t n_fault = (size_t)fd_fault_count(), n_node = (size_t)graph->n_node;
+    size_t most = n_fault + N_SMALL * (2 * n_node + (size_t)graph->hparams.n_layer);
+    *out = (fd_below_search){.graph = graph, .o = options, .n_fault = (int32_t)n_fault};
+    out->binary32 = fd_class_leaves_nothing(options->numerics);
+    out->bugs = malloc(sizeof *out->bugs * most);
+    out->at = calloc(n_node + 1, sizeof *out->at);
+    out->cost = calloc(n_node + 1, sizeof *out->cost);
+    if (!out->bugs || !out->at || !out->cost) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    for (int32_t i = 0; i < out->n_fault; i++) add_bug(out, (fd_below_bug){i, -1, -1, -1});
+    for (int i = 0; i < N_SMALL && out->binary32; i++) add_small_bugs(out, fd_fault_find(small_faults[i]));
+    return FD_OK;
+}
+
+void fd_below_close(fd_below_search *s) {
+    for (int32_t i = 0; s->at && i < s->graph->n_node; i++) free(s->at[i]);
+    free(s->at);
+    free(s->cost);
+    free(s->bugs);
+}
+
+/* ---- one node ---- */
+
+typedef struct look {
+    fd_below_search *search;
+    fd_trial *trial;
+    int32_t node;
+    fd_projection *at; /* [n_bug] */
+    float **sum;       /* [n_bug] of a small fault's bugs: what they change, from all norms that they concern; owned */
+    int64_t n;         /* elements */
+} look;
+
+static bool affordable(const look *l) {
+    return l->search->cost[l->node] <= MOST_SPENT_HERE;
+}
+
+static fd_code evaluate(const look *l, int32_t fault, int32_t node, fd_variant *bug, fd_error *err) {
+    const fd_explain_request *r = l->trial->all.request;
+    fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = fault, .node = node, .layer = FD_ANY_LAYER};
+    FD_TRY(fd_evaluate(l->trial->all.bench, &h, l->node, false, bug, err));
+    if (bug->state == FD_VARIANT_COMPUTED) l->search->cost[l->node] += r->products * r->args.n_pos;
+    return FD_OK;
+}
+
+static void add_rows(const look *l, const fd_variant *bug, int32_t to) {
+    const fd_explain_request *r = l->trial->all.request;
+    for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++)
+        fd_projection_add_row(&l->trial->all, bug, row, &l->at[to]);
+}
+
+/* Its own roundings are no bug where the class rounds. Through several layers binary32 has no time for the whole table. */
+static fd_code look_along_table(look *l, fd_error *err) {
+    const fd_below_search *s = l->search;
+    if (s->binary32 && fd_trial_many_layers(l->trial)) return FD_OK;
+    for (int32_t i = 0; i < s->n_fault && affordable(l); i++) {
+        fd_variant bug = {0};
+        if (fd_fault_at(i)->u_in > 0) continue;
+        fd_code code = evaluate(l, i, -1, &bug, err);
+        if (code == FD_OK && bug.state == FD_VARIANT_COMPUTED) add_rows(l, &bug, i);
+        fd_variant_free(&bug);
+        FD_TRY(code);
+    }
+    return FD_OK;
+}
+
+static bool concerns(const fd_below_search *s, const fd_below_bug *bug, const fd_node *norm) {
+    if (bug->kind >= 0) return fd_fault_same_kind(&s->graph->nodes[bug->kind], norm);
+    return bug->layer >= 0 ? bug->layer == norm->layer : bug->node == norm->id;
+}
+
+/* What the fault at one norm changes is so little that changes add up. */
+static fd_code add_norm(look *l, int32_t fault, const fd_node *norm, fd_error *err) {
+    const fd_below_search *s = l->search;
+    const float *plain = l->trial->all.plain.rows;
+    fd_variant bug = {0};
+    fd_code code = evaluate(l, fault, norm->id, &bug, err);
+    for (int32_t b = s->n_fault; b < s->n_bug && code == FD_OK && bug.state == FD_VARIANT_COMPUTED; b++) {
+        if (s->bugs[b].fault != fault || !concerns(s, &s->bugs[b], norm)) continue;
+        if (!l->sum[b]) l->sum[b] = calloc((size_t)l->n, sizeof *l->sum[b]);
+        if (!l->sum[b]) code = fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+        for (int64_t i = 0; i < l->n && code == FD_OK; i++) l->sum[b][i] += bug.rows[i] - plain[i];
+    }
+    fd_variant_free(&bug);
+    return code;
+}
+
+/* One small fault at a time, so that the rows of its bugs alone are kept. */
+static fd_code look_along_small(look *l, int32_t fault, fd_error *err) {
+    const fd_below_search *s = l->search;
+    const float *plain = l->trial->all.plain.rows;
+    fd_code code = FD_OK;
+    for (int32_t i = 0; i < l->trial->n_span && code == FD_OK && affordable(l); i++) {
+        const fd_node *norm = &s->graph->nodes[l->trial->span[i]];
+        if (is_norm(norm)) code = add_norm(l, fault, norm, err);
+    }
+    for (int32_t b = s->n_fault; b < s->n_bug; b++) {
+        if (!l->sum[b]) continue;
+        for (int64_t i = 0; i < l->n; i++) l->sum[b][i] += plain[i];
+        fd_variant bug = {.state = FD_VARIANT_COMPUTED, .rows = l->sum[b]};
+        if (code == FD_OK && affordable(l)) add_rows(l, &bug, b);
+        free(l->sum[b]);
+        l->sum[b] = NULL;
+    }
+    return code;
+}
+
+static bool leaves_enough(const fd_trial *t, int64_t stride) {
+    const fd_explain_request *r = t->all.request;
+    double left = 0, size = 0;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        double y = (double)t->all.plain.rows[i], e = (double)r->output[i] - y;
+        if (!isfinite(e)) continue;
+        left += e * e;
+        size += y * y;
+    }
+    return t->n_span > 1 && left > LEAST_LEFT * LEAST_LEFT * size;
+}
+
+static fd_code look_along_all(fd_below_search *s, fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    bool possible = t->all.plain.state == FD_VARIANT_COMPUTED && t->all.plain.tau;
+    if (!possible || (s->binary32 && !leaves_enough(t, stride))) return FD_OK;
+    look l = {s, t, r->args.node->id, calloc((size_t)s->n_bug, sizeof *l.at), NULL, r->args.n_pos * stride};
+    s->at[l.node] = l.at;
+    l.sum = calloc((size_t)s->n_bug, sizeof *l.sum);
+    fd_code code = l.at && l.sum ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    if (code == FD_OK) code = look_along_table(&l, err);
+    for (int i = 0; i < N_SMALL && s->binary32 && code == FD_OK; i++)
+        code = look_along_small(&l, fd_fault_find(small_faults[i]), err);
+    free(l.sum);
+    return code;
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look_here(void *user, const fd_diagnose_options *options, const fd_explain_request *request,
+                         fd_error *err) {
+    fd_explanation unused = {0};
+    fd_trial t;
+    (void)options;
+    fd_code code = fd_trial_open(request, &unused, &t, err);
+    if (code == FD_OK) code = look_along_all(user, &t, err);
+    fd_trial_close(&t);
+    return code;
+}
+
+fd_code fd_below_look(fd_below_search *s, int32_t node, fd_error *err) {
+    fd_diagnose_options ask = *s->o;
+    fd_node_finding here = {.node = node, .span_first = node};
+    ask.finding = &here;
+    return fd_diagnose_look(&ask, look_here, s, err);
+}
