@@ -1,9 +1,9 @@
 /* Matrix product of q8act on tensor cores, for several rows of activations.
  *
- * A thread block computes ROWS rows of weights, 128 or 32, by 16·NT tokens. Half of its warps take the blocks of even number, half
- * those of odd number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the integer dot of one
- * block for 16 × 8 outputs (k16 where a block has two scales); it starts at the bits that make the sum a float, so that
- * what is left are two fused multiply-adds an output. */
+ * A thread block computes ROWS rows of weights, 128 or 32, by 16·NT tokens. Half of its warps take the blocks of even
+ * number, half those of odd number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the
+ * integer dot of one block for 16 × 8 outputs (k16 where a block has two scales); it starts at the bits that make the
+ * sum a float, so that what is left are two fused multiply-adds an output. */
 #include "kernels/launch.cuh"
 #include "kernels/int8/matmul_stage.cuh"
 #include "kernels/int8/mma.cuh"
