@@ -84,7 +84,7 @@ static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     bool fast = size->numerics == FD_NUMERICS_FAST, q8act = size->numerics == FD_NUMERICS_Q8ACT;
     bool batches = n_seq > 1 && fd_plan_batches(&p->batch);
     int32_t prompt = fast ? fd_fast_batch_rows(n_ctx) : fd_engine_batch_rows(p->whole, n_ctx);
-    int32_t step = fast ? 1 : fd_step_rows(n_seq);
+    int32_t step = fd_step_rows(n_seq);
     fd_state_layout state = fd_state_lay_out(graph, n_ctx, n_seq, fast);
     fd_engine_memory m = {.weights = p->weights, .cache = state.cache_bytes};
     m.scratch = state.bytes - m.cache + fd_slots_bytes(&p->prompt, (fd_extent){prompt, n_ctx, 1}) +
@@ -92,7 +92,7 @@ static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     if (p->is_split) m.scratch += fd_align(fd_mailbox_bytes(fd_ranks_page(graph, n_seq)));
     if (batches) m.scratch += fd_slots_bytes(&p->batch, (fd_extent){n_seq, n_ctx, n_seq});
     if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));
-    if (q8act && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
+    if ((q8act || fast) && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
     if (fast) {
         fd_launch_context ctx = {.n_sm = size->n_sm};
         m.scratch += FD_CUBLAS_WORKSPACE + fd_align(fd_fast_weight_bytes(&p->prompt)) +

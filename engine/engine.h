@@ -1,6 +1,6 @@
 /* The GPU executor: the graph on one CUDA device. In `exact` and `q8act` numerics bit for bit what reference_cpu
- * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, single
- * tokens with activations as int8 blocks beside quantised weights where that is faster, K and V in binary16
+ * computes; in `fast` ones as a production engine does: prompts on tensor cores with factors in binary16, tokens
+ * that are decoded with activations as int8 blocks beside quantised weights where that is faster, K and V in binary16
  * (engine/plan.h). Where it has such products its numerics are called "fast-int8" in traces.
  *
  * One token without an observer runs as a CUDA graph, one for the first positions and one for all others, its
@@ -37,7 +37,7 @@ typedef struct fd_engine_options {
     int32_t n_seq;             /* sequences; 0 counts as 1 */
     fd_engine_devices devices; /* none: CUDA's device 0 */
     fd_numerics numerics;      /* exact, q8act or fast */
-    fd_int8 int8;              /* of fast numerics with one sequence; several never do */
+    fd_int8 int8;              /* of fast numerics; 2 to 8 sequences never do */
     bool no_graph;             /* launch the kernels of a decode step one by one */
     bool no_fusion;            /* decode node by node too (the CUDA graph then holds one kernel a node) */
     bool no_overlap;           /* every kernel waits for the end of the one before it */

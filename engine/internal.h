@@ -120,6 +120,8 @@ size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx
 void fd_int8_choose_all(const fd_graph *graph, bool *int8);
 /* Of fast numerics' fused step, whose groups of products are chosen as one. */
 void fd_int8_choose_faster(const fd_launch_context *ctx, const fd_plan *step, fd_int8 where, bool *int8);
+/* Of an item's products in any of these plans all stay chosen, or none: they are one launch. */
+void fd_int8_agree(const fd_plan *const *plans, int n_plan, bool *int8);
 
 /* ---- step.c ---- */
 /* One token at `pos`, as a CUDA graph where it may be; the next one sampled with `sampled`, whose token the device

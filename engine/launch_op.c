@@ -43,29 +43,10 @@ fd_code fd_launch_op_rms_norm(const fd_node_job *j, fd_error *err) {
     return fd_launch_rms_norm(&j->pass->ctx, &in, j->out, err);
 }
 
-/* The rows' int8 blocks stay in the pass for the next product of the same input. */
-static fd_code launch_q8_matmul(const fd_node_job *j, fd_error *err) {
-    fd_pass *pass = j->pass;
-    const fd_device_matrix *weight = fd_pass_matrix(pass, j->node);
-    const float *bias = fd_pass_vector(pass, j->node->weight[1]);
-    if (j->n_tok == 1) {
-        fd_matvec in = {.x = j->in[0], .n_tok = 1, .n_part = 1};
-        in.part[0] = (fd_matvec_part){.weight = *weight, .bias = bias, .out = j->out};
-        return fd_launch_q8_matvec(&pass->ctx, &in, NULL, err);
-    }
-    fd_q8_matmul in = {.weight = *weight, .bias = bias, .n_tok = j->n_tok, .out = j->out};
-    in.x = fd_q8_rows_at(pass->q8_rows, weight->n_col, j->n_tok);
-    if (pass->q8_node != j->node->input[0] || pass->q8_n_tok != j->n_tok)
-        FD_TRY(fd_launch_q8_quantize(&pass->ctx, j->in[0], j->n_tok, weight->n_col, &in.x, err));
-    pass->q8_node = j->node->input[0];
-    pass->q8_n_tok = j->n_tok;
-    return fd_launch_q8_matmul(&pass->ctx, &in, err);
-}
-
 fd_code fd_launch_op_matmul(const fd_node_job *j, fd_error *err) {
-    if (j->int8) return launch_q8_matmul(j, err);
     fd_matmul in = fd_matmul_of(fd_pass_matrix(j->pass, j->node), fd_pass_vector(j->pass, j->node->weight[1]), j->in[0],
                                 j->n_tok, j->out);
+    if (j->int8) return fd_launch_int8_products(j->pass, j->node->input[0], &in, err);
     return fd_launch_matmul(&j->pass->ctx, &in, err);
 }
 

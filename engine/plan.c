@@ -21,7 +21,7 @@ static const struct policy {
                                FD_MATCH_IN_ORDER,
                            true},
     [FD_PLAN_FAST_STEP] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_MATVEC | FD_MATCH_GATHER_ADD, true},
-    [FD_PLAN_FAST_BATCH] = {FD_MATCH_ATTN_DECODE_F16, true},
+    [FD_PLAN_FAST_BATCH] = {FD_MATCH_ATTN_DECODE_F16 | FD_MATCH_MATMULS | FD_MATCH_ADD_NORM, true},
 };
 
 /* ---- rows ---- */

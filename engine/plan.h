@@ -68,7 +68,7 @@ typedef enum fd_plan_kind {
     FD_PLAN_FAST_NODES,
     FD_PLAN_FAST_ROWS, /* observed or not */
     FD_PLAN_FAST_STEP,
-    FD_PLAN_FAST_BATCH, /* and a step that is not fused */
+    FD_PLAN_FAST_BATCH, /* and a step of which nothing else is fused */
     FD_PLAN_KIND_COUNT
 } fd_plan_kind;
 

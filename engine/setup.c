@@ -13,22 +13,31 @@ static fd_plan_kind step_kind(const fd_engine *e, bool fuse) {
 /* By the whole's rows, as one GPU would. */
 static fd_code choose_faster(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
     const fd_graph *graph = e->exec.graph, *full = e->split ? e->split->full : graph;
-    fd_plan step;
+    fd_plan step, batch;
+    const fd_plan *const steps[] = {&step, &batch};
     FD_TRY(fd_plan_make(full, FD_PLAN_FAST_STEP, &step, err));
+    fd_code code = fd_plan_make(full, FD_PLAN_FAST_BATCH, &batch, err);
+    if (code != FD_OK) {
+        fd_plan_free(&step);
+        return code;
+    }
     bool *of_full = calloc((size_t)full->n_node, sizeof *of_full);
     if (of_full) fd_int8_choose_faster(&e->device.ctx, &step, where, of_full);
+    if (of_full) fd_int8_agree(steps, e->exec.n_seq > 1 ? 2 : 1, of_full);
     for (int32_t i = 0; i < graph->n_node && of_full; i++)
         int8[i] = of_full[e->split ? e->split->full_id[fd_split_whole(graph, i)->id] : i];
     fd_plan_free(&step);
+    fd_plan_free(&batch);
     free(of_full);
     return of_full ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
 }
 
-/* Several sequences have exact's products in fast numerics: each must have the bits that it has alone. */
+/* Fast numerics of several sequences: each must have the bits that it has alone. Up to a step's rows they have exact's
+ * products, whose kernels read weights once for all of them; more have int8 blocks, on tensor cores. */
 static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
-    FD_TRY(fd_plan_make(e->exec.graph, step_kind(e, true), &e->step.one, err));
     if (e->exec.numerics == FD_NUMERICS_Q8ACT) fd_int8_choose_all(e->exec.graph, int8);
-    if (e->fast && e->exec.n_seq == 1) FD_TRY(choose_faster(e, where, int8, err));
+    if (e->fast && (e->exec.n_seq == 1 || e->exec.n_seq > fd_step_rows(e->exec.n_seq)))
+        FD_TRY(choose_faster(e, where, int8, err));
     for (int32_t i = 0; i < e->exec.graph->n_node; i++)
         if (e->fast && int8[i]) e->exec.numerics_name = "fast-int8";
     return FD_OK;
@@ -37,10 +46,7 @@ static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *er
 static fd_code make_plans(fd_engine *e, bool fuse, fd_int8 where, bool *int8, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     FD_TRY(choose_int8(e, where, int8, err));
-    if (!fuse) {
-        fd_plan_free(&e->step.one);
-        FD_TRY(fd_plan_make(graph, step_kind(e, false), &e->step.one, err));
-    }
+    FD_TRY(fd_plan_make(graph, step_kind(e, fuse), &e->step.one, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &e->step.many, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_NODES : FD_PLAN_NODES, &e->prompt.nodes, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &e->prompt.rows, err));
@@ -48,14 +54,16 @@ static fd_code make_plans(fd_engine *e, bool fuse, fd_int8 where, bool *int8, fd
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) fd_plan_mark_int8(all[i], int8);
     e->prompt.fuses_rows = fuse;
     e->step.batches = e->exec.n_seq > 1 && fd_plan_batches(&e->step.many);
-    if (e->step.batches && fuse && e->exec.numerics == FD_NUMERICS_EXACT && fd_plan_batches(&e->step.one))
+    bool has_int8 = false; /* whose one-row kernels take no more */
+    for (int32_t i = 0; i < e->step.one.n_item; i++) has_int8 = has_int8 || e->step.one.items[i].int8;
+    if (e->step.batches && fuse && !has_int8 && fd_plan_batches(&e->step.one))
         e->step.one_rows = fd_step_rows(e->exec.n_seq);
     return FD_OK;
 }
 
 /* Memory of the steps, whose addresses CUDA graphs hold. */
 static fd_code make_steps(fd_engine *e, fd_error *err) {
-    int32_t n_ctx = e->exec.n_ctx, n_seq = e->exec.n_seq, rows = e->fast ? 1 : fd_step_rows(n_seq);
+    int32_t n_ctx = e->exec.n_ctx, n_seq = e->exec.n_seq, rows = fd_step_rows(n_seq);
     FD_TRY(fd_slots_make(&e->step.one_slots, &e->step.one, NULL, err));
     FD_TRY(fd_slots_make(&e->step.many_slots, &e->step.many, NULL, err));
     if (!e->has_override)
@@ -66,7 +74,7 @@ static fd_code make_steps(fd_engine *e, fd_error *err) {
                             NULL, err));
     e->step.batch_graphs = calloc(4 * ((size_t)n_seq + 1), sizeof *e->step.batch_graphs);
     if (!e->step.batch_graphs) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
-    if (e->exec.numerics == FD_NUMERICS_Q8ACT)
+    if (e->exec.numerics != FD_NUMERICS_EXACT)
         FD_TRY(fd_device_reserve(&e->step.q8_rows, fd_q8_scratch_bytes(e->exec.graph, n_seq), "int8 activations", err));
     return FD_OK;
 }

@@ -21,11 +21,9 @@ static const struct {
     [FD_KERNEL_GEMM_ADD_F16] = {fd_run_gemm_add_f16, false},
 };
 
-/* Whether one launch can take all members: of products of int8 blocks each is launched by itself, and so is every node
- * where some are computed for other rows than the rest. */
+/* Whether one launch can take all members: not where some are computed for other rows than the rest. */
 static bool runs_together(const fd_pass *pass, const fd_item *item) {
     if (item->n_member == 1) return true;
-    if (item->int8 && item->kernel == FD_KERNEL_MATMULS) return false;
     for (int i = 0; i < item->n_member && pass->tail != FD_ROWS_ALL; i++)
         if (!pass->plan->all_rows[item->members[i]]) return false;
     return true;

@@ -23,23 +23,26 @@ template <int LANES> __device__ __forceinline__ float fd_tree_lanes(float sum) {
     return sum;
 }
 
-/* The same tree for 32 sums at once with 31 exchanges instead of 160: at each level a lane hands half of its sums to
- * its partner and keeps the other half. Afterwards a[0] is the total of sum number fd_bit_reverse5(lane). HALF is a
- * compile-time constant so that the array stays in registers. */
-template <int HALF = 16> __device__ __forceinline__ void fd_tree_scatter32(float (&a)[32], int lane) {
-    constexpr int offset = 16 / HALF;
-    const bool upper = lane & offset;
+/* The same tree for COUNT sums at once, whose partials lie in LANES lanes, STEP apart, by fewer exchanges: at each level
+ * a lane hands half of its sums to its partner and keeps the other half, as long as it has several (32 sums in 32 lanes:
+ * 31 for 160). The lanes' bits choose, low ones first, by the sums' bits, high ones first: of as many sums as lanes, lane
+ * l has the one whose number is l's bits reversed, in a[0]. Compile-time constants keep the array in registers. */
+template <int COUNT, int LANES, int STEP, int N>
+__device__ __forceinline__ void fd_tree_scatter(float (&a)[N], int lane) {
+    constexpr int half = COUNT > 1 ? COUNT / 2 : 1;
+    const bool upper = lane & STEP;
 #pragma unroll
-    for (int i = 0; i < HALF; i++) {
-        const float keep = upper ? a[i + HALF] : a[i];
-        const float give = upper ? a[i] : a[i + HALF];
-        a[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+    for (int i = 0; i < half; i++) {
+        const float keep = COUNT > 1 && upper ? a[i + COUNT / 2] : a[i];
+        const float give = COUNT > 1 && !upper ? a[i + COUNT / 2] : a[i];
+        a[i] = keep + __shfl_xor_sync(0xffffffffu, give, STEP);
     }
-    if constexpr (HALF > 1) fd_tree_scatter32<HALF / 2>(a, lane);
+    if constexpr (LANES > 2) fd_tree_scatter<half, LANES / 2, 2 * STEP>(a, lane);
 }
 
-__device__ __forceinline__ int fd_bit_reverse5(int lane) {
-    return (int)(__brev((unsigned)lane) >> 27);
+/* The last BITS bits of x the other way round. */
+template <int BITS> __device__ __forceinline__ int fd_bit_reverse(int x) {
+    return (int)(__brev((unsigned)x) >> (32 - BITS));
 }
 
 /* Largest value of the warp; NaN loses, as in fmaxf. */

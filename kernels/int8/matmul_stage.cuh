@@ -7,25 +7,22 @@
 #define FD_KERNELS_INT8_MATMUL_STAGE_CUH
 
 #include "kernels/int8/q8.h"
+#include "kernels/matmul/tile.cuh"
 #include "kernels/int8/formats.cuh"
 
 namespace {
 
-constexpr int ROWS = 128;
-/* A warp has MT tiles of 16 rows and NT tiles of 8 tokens; 128 rows and two columns of warps make a parity. */
-template <int MT> constexpr int threads_of = 2 * 2 * ROWS / (16 * MT) * 32;
+/* A warp has MT tiles of 16 rows and NT tiles of 8 tokens; ROWS rows and two columns of warps make a parity. */
+template <int ROWS, int MT> constexpr int threads_of = 2 * 2 * ROWS / (16 * MT) * 32;
 
 struct q8_matmul_args {
-    const uint8_t *data;
-    int64_t row_bytes, scale_offset, n_row;
-    int n_block, n_tok;
-    const float *bias;
+    tile_product product; /* its x is not read */
+    int n_block;
     fd_q8_rows x;
-    float *out;
 };
 
 /* Shared memory, in bytes: two buffers of weights and their scales, then the ring of activations. */
-template <uint32_t DTYPE, int NT> struct layout_of {
+template <uint32_t DTYPE, int ROWS, int NT> struct layout_of {
     using F = q8_format<DTYPE>;
     static constexpr int tokens = 16 * NT;
     static constexpr int subs = F::blocks / 2; /* a unit in rows of 128 elements */
@@ -45,22 +42,23 @@ template <uint32_t DTYPE, int NT> struct layout_of {
 
 /* Eight threads have the eight lanes' words (kernels/formats/pack.h) of a row, of several rows in turn; two threads the
  * scales of a row. */
-template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
-    using L = layout_of<DTYPE, NT>;
+template <uint32_t DTYPE, int ROWS, int NT, int THREADS> struct weights_in_flight {
+    using L = layout_of<DTYPE, ROWS, NT>;
     using F = q8_format<DTYPE>;
     static constexpr int turns = ROWS * 8 / THREADS;
 
     const uint8_t *row[turns], *head_row;
     uint32_t w[turns][F::words], head[F::head_words];
 
-    __device__ __forceinline__ weights_in_flight(const q8_matmul_args &a, int64_t row0) {
+    __device__ __forceinline__ weights_in_flight(const q8_matmul_args &a, const tile_part &part, int64_t row0) {
 #pragma unroll
-        for (int i = 0; i < turns; i++) row[i] = row_at(a, row0 + (int)threadIdx.x / 8 + i * (THREADS / 8));
-        head_row = row_at(a, row0 + (int)threadIdx.x % ROWS);
+        for (int i = 0; i < turns; i++) row[i] = row_at(a, part, row0 + (int)threadIdx.x / 8 + i * (THREADS / 8));
+        head_row = row_at(a, part, row0 + (int)threadIdx.x % ROWS);
     }
     /* Rows past the last are the last again. */
-    __device__ __forceinline__ static const uint8_t *row_at(const q8_matmul_args &a, int64_t at) {
-        return a.data + (at < a.n_row ? at : a.n_row - 1) * a.row_bytes;
+    __device__ __forceinline__ static const uint8_t *row_at(const q8_matmul_args &a, const tile_part &part,
+                                                            int64_t at) {
+        return part.data + (at < part.n_row ? at : part.n_row - 1) * a.product.row_bytes;
     }
 
     __device__ __forceinline__ void load(const q8_matmul_args &a, int unit) {
@@ -69,8 +67,8 @@ template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
         for (int i = 0; i < turns; i++) F::template load<FD_READ_AGAIN>(row[i] + unit * F::unit_bytes, lane, w[i]);
         if (threadIdx.x >= 2 * ROWS) return;
         F::template load_head<FD_READ_AGAIN>(head_row + unit * F::unit_bytes,
-                                             head_row + a.scale_offset + unit * F::scale_bytes, (int)threadIdx.x / ROWS,
-                                             head);
+                                             head_row + a.product.scale_offset + unit * F::scale_bytes,
+                                             (int)threadIdx.x / ROWS, head);
     }
 
     /* weights [sub][row][128], then table [block][half or minimum][row]. */
@@ -102,8 +100,8 @@ template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
 
 /* ---- activations: a thread's pieces of some tokens and of their scales, copied without waiting ---- */
 
-template <uint32_t DTYPE, int NT, int THREADS> struct activations {
-    using L = layout_of<DTYPE, NT>;
+template <uint32_t DTYPE, int ROWS, int NT, int THREADS> struct activations {
+    using L = layout_of<DTYPE, ROWS, NT>;
     static constexpr int quads = L::tokens / 4; /* of tokens, in a row of scales */
 
     const int8_t *x;

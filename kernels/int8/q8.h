@@ -6,8 +6,8 @@
 #ifndef FD_KERNELS_INT8_Q8_H
 #define FD_KERNELS_INT8_Q8_H
 
+#include "kernels/matmul/matmul.h"
 #include "kernels/matvec/experts.h"
-#include "kernels/matvec/matvec.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,14 +32,11 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok);
 fd_code fd_launch_q8_quantize(const fd_launch_context *ctx, const float *x, int32_t n_tok, int64_t n_col,
                               const fd_q8_rows *to, fd_error *err);
 
-/* out = W x + bias. */
+/* out = W x + bias, of several matrices with one input. */
 typedef struct fd_q8_matmul {
-    fd_device_matrix weight; /* [n_row, n_col] */
-    const float *bias;       /* device, [n_row]; NULL for none */
-    fd_q8_rows x;
-    int32_t n_tok; /* ≥ 1 */
-    int32_t tile;  /* tokens a thread block takes: 32, 64 or 128; 0 chooses */
-    float *out;    /* device, [n_tok, n_row] */
+    fd_matmul product; /* its x is not read, */
+    fd_q8_rows x;      /* but these, made of it */
+    int32_t tile;      /* tokens a thread block takes: 32, 64 or 128; 0 chooses */
 } fd_q8_matmul;
 fd_code fd_launch_q8_matmul(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *err);
 

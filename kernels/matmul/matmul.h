@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* Up to so many rows the matrix-vector kernel is the faster one, though it takes more (docs/performance-diary.md). */
-enum { FD_MATMUL_VECTORS = 4 };
+enum { FD_MATMUL_VECTORS = 8 };
 
 enum { FD_MATMUL_PARTS = FD_MATVEC_PARTS };
 

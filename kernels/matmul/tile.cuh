@@ -68,14 +68,14 @@ __device__ __forceinline__ void fd_tile_add_up(int half, float *exchange, Sum su
         float part[32];
 #pragma unroll
         for (int i = 0; i < 32; i++) part[i] = sum_of(q, i);
-        fd_tree_scatter32(part, lane);
+        fd_tree_scatter<32, 32, 1>(part, lane);
         sum[q] = part[0];
         if (half == 1) exchange[q * 32 + lane] = sum[q];
     }
     meet();
     if (half == 1) return;
 #pragma unroll
-    for (int q = 0; q < PARTS; q++) keep(q, fd_bit_reverse5(lane), sum[q] + exchange[q * 32 + lane]);
+    for (int q = 0; q < PARTS; q++) keep(q, fd_bit_reverse<5>(lane), sum[q] + exchange[q * 32 + lane]);
 }
 
 /* Outputs past the edges are dropped. */

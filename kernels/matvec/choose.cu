@@ -84,6 +84,38 @@ static fd_code check_form(const fd_launch_context *ctx, const fd_matvec *in, con
                    form->bulk ? " by bulk copies" : "", (long long)in->part[0].weight.n_col);
 }
 
+/* ---- several token rows ---- */
+
+/* Whole rows of x beside the rings of as many warps as fit; `warps` 0 where fewer than the least do. */
+static tokens_form whole_form(const fd_launch_context *ctx, int64_t n_col, int tokens, int partials, int rows) {
+    enum { LEAST_WARPS = 4 };
+    const int64_t left = (int64_t)ctx->max_shared - 1024 - tokens * n_col * (int64_t)sizeof(float);
+    const int64_t warps = left / (TOKENS_STAGES * FD_MATVEC_STAGE_BYTES), most = tokens_warps(partials);
+    return {tokens, partials, rows, left < 0 || warps < LEAST_WARPS ? 0 : (int)(warps < most ? warps : most), false};
+}
+
+/* As few token rows as hold n_tok where they fit; 0 warps: not even two do. Eight partials a lane where every
+ * multiprocessor has rows for warps enough, and one row a lane where warps of that fit at once: as measured
+ * (docs/performance-diary.md). */
+static tokens_form choose_tokens(const fd_launch_context *ctx, const matvec_args &args, int n_tok,
+                                 const fd_matvec_form *wanted) {
+    enum { SOME = 24, MANY = 32 };
+    const int64_t rows = args.n_row / ctx->n_sm; /* a multiprocessor */
+    const int tokens = n_tok > 4 ? 8 : n_tok > 2 ? 4 : 2;
+    const bool eight_partials = wanted ? wanted->partials == 8 : n_tok > 2 && rows >= SOME;
+    if (eight_partials) {
+        const int of_lane = wanted ? wanted->rows : rows >= MANY ? 2 : 1;
+        tokens_form form = whole_form(ctx, args.n_col, tokens > 4 ? 8 : 4, 8, of_lane);
+        if (form.warps == 0 && !args.norm_weight) form.warps = tokens_warps(8), form.in_chunks = true;
+        if (form.warps > 0) return form;
+    }
+    for (int fewer = tokens; fewer >= 2; fewer /= 2) {
+        const tokens_form form = whole_form(ctx, args.n_col, fewer, 2, 2);
+        if (form.warps > 0) return form;
+    }
+    return {0, 2, 2, 0, false};
+}
+
 fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_matvec_form *form, fd_error *err) {
     FD_TRY(check(in, err));
     const fd_matvec_form own = form ? *form : fd_matvec_choose(ctx, in);
@@ -93,8 +125,11 @@ fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, cons
         FD_TRY(check_form(ctx, in, &own, err));
         return fd_launch_matvec_ring(ctx, first->dtype, args, &own, err);
     }
-    if (!form && in->n_tok > 1 && fd_matvec_tokens_takes(ctx, args.n_col))
-        return fd_launch_matvec_tokens(ctx, first->dtype, args, in->n_tok, err);
+    if (in->n_tok > 1 && args.n_col % 64 == 0 && (!form || form->stages > 0)) {
+        if (form) FD_TRY(check_form(ctx, in, form, err));
+        const tokens_form tokens = choose_tokens(ctx, args, in->n_tok, form);
+        if (tokens.warps > 0) return fd_launch_matvec_tokens(ctx, first->dtype, args, in->n_tok, tokens, err);
+    }
     const int norms = in->norm_weight ? 1 : 0;
     for (int done = 0, n; done < in->n_tok; done += n) {
         const int left = in->n_tok - done;

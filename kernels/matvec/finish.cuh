@@ -36,14 +36,36 @@ struct row_finish {
 
     /* `is_even`: the number of the lane's row is; `apart`: lanes from a row's to the next one's. All lanes call it. */
     __device__ __forceinline__ void end(const matvec_args &a, float y, bool is_even, int apart) const {
-        if (adds_bias) y = y + bias;
-        if (product) *product = y;
+        y = settle(y);
         if (a.silu_pair) {
             const float up = __shfl_down_sync(0xffffffffu, y, (unsigned)apart);
             if (out && is_even) leave(a, fd_silu32(y) * up);
-        } else if (out) {
-            leave(a, adds_residual ? residual + y : y);
+        } else {
+            leave_sum(a, y);
         }
+    }
+
+    /* Of a lane that has the rows of even and odd number of a pair. */
+    static __device__ __forceinline__ void end_both(const matvec_args &a, const row_finish (&of)[2],
+                                                    const float (&sums)[2]) {
+        const float even = of[0].settle(sums[0]), odd = of[1].settle(sums[1]);
+        if (a.silu_pair) {
+            if (of[0].out) of[0].leave(a, fd_silu32(even) * odd);
+        } else {
+            of[0].leave_sum(a, even);
+            of[1].leave_sum(a, odd);
+        }
+    }
+
+    /* With the bias, as an observer sees it. */
+    __device__ __forceinline__ float settle(float y) const {
+        if (adds_bias) y = y + bias;
+        if (product) *product = y;
+        return y;
+    }
+
+    __device__ __forceinline__ void leave_sum(const matvec_args &a, float y) const {
+        if (out) leave(a, adds_residual ? residual + y : y);
     }
 
     __device__ __forceinline__ void leave(const matvec_args &a, float y) const {

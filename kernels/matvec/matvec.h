@@ -48,7 +48,8 @@ typedef struct fd_matvec_form {
 enum { FD_MATVEC_WARPS = 16, FD_MATVEC_STAGE_BYTES = 4608 /* at most */ };
 
 /* `form` NULL: for one token row what fd_matvec_choose gives; several go through rings together
- * (kernels/matvec/tokens.cu) where they fit. With a form several run without rings. */
+ * (kernels/matvec/tokens.cu) where they fit. Of a form with rings several rows take partials and rows alone; with one
+ * without they run without. */
 fd_code fd_launch_matvec(const fd_launch_context *ctx, const fd_matvec *in, const fd_matvec_form *form, fd_error *err);
 fd_matvec_form fd_matvec_choose(const fd_launch_context *ctx, const fd_matvec *in);
 

@@ -70,10 +70,20 @@ fd_code fd_launch_matvec_plain(const fd_launch_context *ctx, uint32_t dtype, con
 fd_code fd_launch_matvec_ring(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args,
                               const fd_matvec_form *form, fd_error *err);
 
-/* The one for several token rows (kernels/matvec/tokens.cu), and whether it takes so many columns. */
-bool fd_matvec_tokens_takes(const fd_launch_context *ctx, int64_t n_col);
+/* How several token rows are laid over the device: so many together, a lane's partials and rows of weights, warps a
+ * block, and whether x goes in chunks. No bit depends on it. */
+struct tokens_form {
+    int tokens, partials, rows, warps;
+    bool in_chunks;
+};
+enum { TOKENS_STAGES = 2 }; /* of a warp's ring */
+constexpr int tokens_warps(int partials) {
+    return partials == 8 ? FD_MATVEC_WARPS / 2 : FD_MATVEC_WARPS; /* at most */
+}
+
+/* The kernel for several token rows (kernels/matvec/tokens.cu); n_col % 64 == 0. */
 fd_code fd_launch_matvec_tokens(const fd_launch_context *ctx, uint32_t dtype, const matvec_args &args, int n_tok,
-                                fd_error *err);
+                                const tokens_form &form, fd_error *err);
 
 /* Shared x: T rows of n_group·64 floats, zero past n_col. With 8 partials a lane reads two quads of a group; the first
  * quads of all lanes come before the second ones, so that eight lanes read 128 bytes in a row. */

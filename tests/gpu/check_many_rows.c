@@ -60,10 +60,14 @@ static void check_parts(gpu_test *test, uint32_t dtype, const int64_t *n_row, in
 
 /* ---- matrix-vector for a few token rows ---- */
 
-/* Several token rows at once: each gets what it gets alone. */
-static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, int32_t n_tok) {
+/* Several token rows at once: each gets what it gets alone. With `rows` a lane, of eight partials each, on as few
+ * multiprocessors as give a warp several tasks; 0: as chosen. */
+static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, int32_t n_tok, int32_t rows) {
     enum { TOKENS = 8 };
-    char name[160], row[32];
+    const fd_matvec_form form = {.partials = 8, .rows = rows, .warps = 8, .blocks = 1, .stages = 2};
+    fd_launch_context queue = test->queue;
+    if (rows) queue.n_sm = 2;
+    char name[160], row[40];
     fd_error err = {0};
     size_t most = 0;
     for (int p = 0; p < f->n_part; p++) most = (size_t)f->n_row[p] > most ? (size_t)f->n_row[p] : most;
@@ -78,7 +82,7 @@ static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, in
         float *w;
         (void)fused_part(test, dtype, f, p, dbias, dresidual, &in, &w);
     }
-    gpu_must(fd_launch_matvec(&test->queue, &in, NULL, &err), &err);
+    gpu_must(fd_launch_matvec(&queue, &in, rows ? &form : NULL, &err), &err);
     for (int p = 0; p < (f->silu ? 1 : f->n_part); p++) {
         size_t n_row = (size_t)f->n_row[p];
         gpu_download(test, in.part[p].out, found, n_row * (size_t)n_tok);
@@ -93,7 +97,7 @@ static void check_tokens(gpu_test *test, uint32_t dtype, const fused_case *f, in
             if (!f->silu) one.part[0] = one.part[p], one.n_part = 1;
             gpu_must(fd_launch_matvec(&test->queue, &one, NULL, &err), &err);
             gpu_download(test, alone, expected, n_row);
-            snprintf(row, sizeof row, "_row_%d_of_%d", t, n_tok);
+            snprintf(row, sizeof row, "_row_%d_of_%d_by_%d", t, n_tok, rows);
             fused_name(name, sizeof name, "tokens", dtype, f, p, row);
             gpu_expect_equal(test, name, expected, found + (size_t)t * n_row, n_row);
         }
@@ -181,11 +185,17 @@ void check_many_rows(gpu_test *test) {
         {2, {2500, 2500}, 256, true, true, false}, {1, {40}, 4096, true, false, false},
     };
     static const fused_case wide = {1, {37}, 14336, true, false, true}; /* four rows of x do not fit */
+    static const fused_case chunks[] = {{1, {150}, 14336, false, false, true}, {2, {70, 70}, 9472, false, true, false}};
     for (int i = 0; i < GPU_LAYOUTS; i++) {
         for (size_t k = 0; k < sizeof products / sizeof *products; k++)
             for (int32_t n_tok = 2; n_tok <= 8; n_tok += n_tok < 5 ? 1 : 3)
-                check_tokens(test, gpu_weight_types[i], &products[k], n_tok);
-        check_tokens(test, gpu_weight_types[i], &wide, 2), check_tokens(test, gpu_weight_types[i], &wide, 7);
+                for (int32_t rows = 0; rows <= 2; rows++)
+                    check_tokens(test, gpu_weight_types[i], &products[k], n_tok, rows);
+        for (int32_t n_tok = 2; n_tok <= 7; n_tok += 5) check_tokens(test, gpu_weight_types[i], &wide, n_tok, 0);
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++)
+            for (int32_t n_tok = 3; n_tok <= 8; n_tok += 5)
+                for (int32_t rows = 1; rows <= 2; rows++)
+                    check_tokens(test, gpu_weight_types[i], &chunks[k], n_tok, rows);
     }
     check_add_norm(test, 5, 896);
     check_add_norm(test, 3, 77);

@@ -76,7 +76,7 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
                 scratch = gpu_poisoned(test, fd_q8_rows_bytes(n_col, n) / sizeof(float) + 1);
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
-                fd_q8_matmul in = {matrix, dbias, blocks, n, tile, out};
+                fd_q8_matmul in = {fd_matmul_of(&matrix, dbias, NULL, n, out), blocks, tile};
                 gpu_must(fd_launch_q8_matmul(&test->queue, &in, &err), &err);
             }
             gpu_download(test, out, found, count);

@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_GPU_FAST_CHECK_H
 #define FD_TESTS_GPU_FAST_CHECK_H
 
-#include "exec/exec.h"
+#include "engine/engine.h"
 #include "tests/nmse.h"
 
 /* Factors are off by 2^-12 on average, errors of layers add up; the worst logits seen had NMSE 2.5e-6, the worst
@@ -43,6 +43,6 @@ bool same_bits(const char *what, const float *a, const float *b, size_t n);
 
 /* ---- the checks in files of their own ---- */
 void check_traced(check *c, fd_exec *cpu, fd_exec *gpu);
-void check_sequences(check *c, int32_t n);
+void check_sequences(check *c, int32_t n, fd_int8 int8);
 
 #endif

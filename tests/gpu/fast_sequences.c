@@ -55,18 +55,19 @@ static void run_together(fd_exec *exec, const check *c, int32_t n, float *logits
     free(step);
 }
 
-void check_sequences(check *c, int32_t n) {
+void check_sequences(check *c, int32_t n, fd_int8 int8) {
     fd_error err = {0};
     fd_exec *exec;
     char what[96];
     size_t n_vocab = (size_t)c->graph->hparams.n_vocab;
     float *found = room((size_t)n * n_logits(c), sizeof *found);
-    fd_engine_options several = {.n_ctx = c->n_token, .n_seq = n, .numerics = FD_NUMERICS_FAST};
+    fd_engine_options several = {.n_ctx = c->n_token, .n_seq = n, .numerics = FD_NUMERICS_FAST, .int8 = int8};
     must(fd_engine_new(c->graph, &several, &exec, &err), &err);
     run_together(exec, c, n, found);
+    bool int8_blocks = strcmp(fd_exec_numerics_name(exec), "fast-int8") == 0;
     bool same = true, seen = true;
-    int32_t n_far = 0;
-    double worst = 0;
+    int32_t n_far = 0, n_row = 0;
+    double worst = 0, total = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t first = length_of(c, i) - 1;
         size_t from = (size_t)first * n_vocab, count = (size_t)(c->n_token - first) * n_vocab;
@@ -76,17 +77,19 @@ void check_sequences(check *c, int32_t n) {
         /* The data tell positions apart, so rows that changed places would show. */
         for (size_t k = 0; k + n_vocab < count; k += n_vocab)
             seen = seen && memcmp(own + from + k, own + from + k + n_vocab, n_vocab * sizeof *own) != 0;
-        for (int32_t pos = first; pos < c->same_until; pos++) {
+        for (int32_t pos = first; pos < c->same_until; pos++, n_row++) {
             double z = nmse(own + (size_t)pos * n_vocab, c->exact + (size_t)pos * n_vocab, (int64_t)n_vocab);
             n_far += !(z <= LIMIT);
             worst = fmax(worst, z);
+            total += z;
         }
     }
-    printf("  worst row: NMSE %.2e\n", worst);
+    printf("  worst row: NMSE %.2e, mean of %d %.2e\n", worst, n_row, total / n_row);
     snprintf(what, sizeof what, "%d sequences: each one's logits are those it has alone", n);
     verdict(c, what, same && seen);
     snprintf(what, sizeof what, "%d sequences: near the reference's", n);
-    verdict(c, what, n_far == 0);
+    /* Blocks' errors differ from row to row: there the mean is held. */
+    verdict(c, what, int8_blocks ? n_row == 0 || total / n_row <= LIMIT_INT8 : n_far == 0);
     fd_exec_free(exec);
     free(found);
 }

@@ -173,6 +173,34 @@ static void check_int8(const fd_graph *graph, const char *path) {
     fd_plan_free(&step);
 }
 
+static int n_mixed(const fd_plan *plan, const bool *int8) {
+    int mixed = 0;
+    for (int32_t i = 0; i < plan->n_item; i++) {
+        int n = 0;
+        for (int k = 0; k < plan->items[i].n_matmul; k++) n += int8[plan->items[i].matmul[k]];
+        mixed += n > 0 && n < plan->items[i].n_matmul;
+    }
+    return mixed;
+}
+
+/* Products of one launch stay chosen together, in a token's plan and in that of several sequences. */
+static void check_agree(const fd_graph *graph, const char *path) {
+    fd_plan step = plan_of(graph, FD_PLAN_FAST_STEP), batch = plan_of(graph, FD_PLAN_FAST_BATCH);
+    const fd_plan *both[] = {&step, &batch};
+    bool *int8 = calloc((size_t)graph->n_node, sizeof *int8), several = false;
+    if (!int8) exit(1);
+    for (int32_t i = 0; i < batch.n_item; i++) {
+        if (batch.items[i].n_matmul > 0) int8[batch.items[i].matmul[0]] = true;
+        several = several || batch.items[i].n_matmul > 1;
+    }
+    expect(!several || n_mixed(&batch, int8) > 0, path, "int8: one product of a launch alone is seen");
+    fd_int8_agree(both, 2, int8);
+    expect(n_mixed(&step, int8) == 0 && n_mixed(&batch, int8) == 0, path, "int8: all products of a launch or none");
+    free(int8);
+    fd_plan_free(&step);
+    fd_plan_free(&batch);
+}
+
 /* As measured (docs/performance.md): products of llama-8B and tinyllama, and short rows. */
 static void check_int8_shapes(void) {
     static const struct {
@@ -317,6 +345,7 @@ static void check(const char *path, bool slots_alone) {
     check_slots(graph, path);
     check_states(graph, path);
     check_int8(graph, path);
+    check_agree(graph, path);
     if (!slots_alone) {
         check_plain(graph, path);
         check_override(graph, path);
