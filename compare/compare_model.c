@@ -203,6 +203,12 @@ static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_ev
         FD_TRY(explains_everything(c, evidence->rivals[i], &yes, err));
         if (yes) rival = evidence->rivals[i];
     }
+    if (!rival && near && evidence->one_tensor) { /* nothing refutes a coarser one then */
+        bool yes;
+        const fd_numerics_class *coarser = fd_numerics_class_find("f16");
+        FD_TRY(explains_everything(c, coarser, &yes, err));
+        if (yes) rival = coarser;
+    }
     if (!rival) return FD_OK;
     fd_diagnose_options ask = question(c, out, false);
     FD_TRY(explain_first(c, &ask, &e, err));

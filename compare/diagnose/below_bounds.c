@@ -19,9 +19,8 @@ enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 /* Multiplications: about five seconds of one core. */
 #define MOST_SPENT 0x1p32
 
-/* In binary32: how much of what is left the bug has to take away, and how far from 1 its slope may be. */
-#define LEAST_GAIN    0.75
-#define MOST_FROM_ONE 0.05
+/* In binary32: how much of what is left the bug has to take away. */
+#define LEAST_GAIN 0.75
 
 typedef struct search {
     fd_below_search below;
@@ -38,8 +37,7 @@ static const fd_projection *of_node(const search *s, int32_t node, int32_t bug) 
 /* `shown`: standard errors from 0. */
 static fd_slope slope_of(const search *s, const fd_projection *p, double shown) {
     fd_slope slope = fd_projection_slope_beyond(p, shown);
-    if (s->below.binary32)
-        slope.shown &= fabs(slope.value - 1) <= MOST_FROM_ONE + 3 * slope.error && fd_projection_gain(p) >= LEAST_GAIN;
+    if (s->below.binary32) slope.shown &= fd_projection_gain(p) >= LEAST_GAIN;
     return slope;
 }
 

@@ -4,7 +4,7 @@
 
 /* Standard errors from 0; and how far from 1 a slope may be: a bound's formula, a bug's own roundings. */
 #define SHOWN 10.0
-#define ASIDE 0.25
+#define ASIDE 0.05 /* and two standard errors */
 
 enum { FEWEST_ROWS = 4 };
 
@@ -35,8 +35,8 @@ fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown) {
     double by_rows = (p->rd_rd - 2 * b * p->rd_dd + b * b * p->dd_dd) * n / (n - 1);
     double by_elements = p->rr_d2 - 2 * b * p->r_d3 + b * b * p->d4;
     s.error = sqrt(fmax(fmax(by_rows, by_elements), 0)) / p->dd;
-    s.shown = p->n_row >= FEWEST_ROWS && p->dd > 0 && isfinite(b) && isfinite(s.error) && fabs(b - 1) <= ASIDE &&
-              b >= shown * s.error;
+    s.shown = p->n_row >= FEWEST_ROWS && p->dd > 0 && isfinite(b) && isfinite(s.error) &&
+              fabs(b - 1) <= ASIDE + 2 * s.error && b >= shown * s.error;
     return s;
 }
 

@@ -24,9 +24,10 @@ typedef struct fd_class_evidence {
     const fd_numerics_class
         *rivals[FD_MOST_RIVALS]; /* explain all that the chosen class does not, and nothing refutes them */
     int32_t n_rival;
-    bool outside;   /* the chosen class does not give all of the sample */
-    bool yielded;   /* to one of them: `other` was inferred, and has a bug at `node` if it is true */
-    bool undecided; /* the class has room for what was seen, and that is all: a bug could look the same */
+    bool outside;    /* the chosen class does not give all of the sample */
+    bool yielded;    /* to one of them: `other` was inferred, and has a bug at `node` if it is true */
+    bool one_tensor; /* it is the only one that was seen: a class from it proves nothing */
+    bool undecided;  /* the class has room for what was seen, and that is all: a bug could look the same */
 } fd_class_evidence;
 
 #endif

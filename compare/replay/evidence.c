@@ -104,12 +104,20 @@ static void note_logits(fd_evidence *e, const fd_attribution_row *row) {
         e->n_logit_near += fabs(row->candidate[i] - row->replayed[i]) <= u * fabs(row->candidate[i]);
 }
 
+/* A bug's: it is beyond every class, and says nothing of any. */
+static bool has_nan(const fd_attribution_row *row) {
+    for (int64_t i = 0; i < row->stride; i++)
+        if (isnan(row->candidate[i])) return true;
+    return false;
+}
+
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_class_case *c = user;
     fd_evidence *e = c->evidence;
     int32_t node = row->node->id;
     fd_evidence_row seen = {0};
     double squares = 0, size = 0, errors = 0;
+    if (has_nan(row)) return;
     if (!e->finest) note_storage(e, row);
     if (!e->finest) note_logits(e, row);
     for (int64_t i = 0; i < row->stride; i++) {

@@ -209,6 +209,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
         fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
     evidence->undecided =
         !is_decided(&c, chosen, least) || doubtful[chosen] || too_large || (one_rounding && chosen > 0);
+    evidence->one_tensor = c.at[chosen].n_judged <= 1;
     describe(options->graph, &c, chosen, least, evidence);
     note_rivals(&c, chosen, evidence);
     return FD_OK;
