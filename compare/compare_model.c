@@ -42,6 +42,9 @@ enum { REF, CAND };
 
 /* Bounds. */
 #define MUCH_BEYOND 2.0
+/* A share of the difference from the reference: a few values that a class rounds to steps of nearly their own size, and another
+ * does not. */
+#define LITTLE_INTRODUCED 1e-4
 
 /* The model as one side ran it. */
 static const fd_graph *graph_of(const comparison *c, int side) {
@@ -195,7 +198,8 @@ static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_ev
                               fd_error *err) {
     fd_explanation e = {0};
     const fd_numerics_class *rival = NULL;
-    bool near = !(out->first.z > MUCH_BEYOND); /* by so little the class may be a bit too strict */
+    const bool little = out->first.has_reference && out->first.introduced < LITTLE_INTRODUCED;
+    bool near = !(out->first.z > MUCH_BEYOND) || little; /* by so little the class may be a bit too strict */
     if (source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
     if (!evidence->outside && !near) return FD_OK;
     for (int32_t i = 0; i < evidence->n_rival && !rival; i++) {
@@ -203,7 +207,7 @@ static fd_code yield_to_rival(comparison *c, fd_class_source source, fd_class_ev
         FD_TRY(explains_everything(c, evidence->rivals[i], &yes, err));
         if (yes) rival = evidence->rivals[i];
     }
-    if (!rival && near && evidence->one_tensor) { /* nothing refutes a coarser one then */
+    if (!rival && ((near && evidence->one_tensor) || little)) { /* nothing refutes a coarser one then */
         bool yes;
         const fd_numerics_class *coarser = fd_numerics_class_find("f16");
         FD_TRY(explains_everything(c, coarser, &yes, err));
