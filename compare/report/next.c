@@ -82,9 +82,20 @@ void fd_next_of_bits(fd_verdict *v, const fd_trace *departs) {
         suggest_inspect(v, departs);
 }
 
+/* The class that the tensors' values show where another was stated; NULL: they do not, or none was. */
+static const char *class_of_values(const fd_verdict *v) {
+    for (int32_t i = 0; i < v->notes.n && i < FD_MAX_REMARKS; i++)
+        if (v->notes.items[i].kind == FD_NOTE_TENSORS_OF_16_BITS) return v->notes.items[i].other;
+    return NULL;
+}
+
 void fd_next_of_replay(fd_verdict *v, const fd_trace *departs) {
-    const char *role = v->replay.of_reference ? "reference" : "candidate";
-    if (v->replay.tensors[0] && !is_own(v->replay.of_reference ? &v->ref : &v->cand))
+    const char *role = v->replay.of_reference ? "reference" : "candidate", *shown = class_of_values(v);
+    if (shown && !v->replay.of_reference)
+        snprintf(v->next, sizeof v->next,
+                 "the same with --candidate %s, if your engine keeps its tensors in 16 bits: all values have so many",
+                 shown);
+    else if (v->replay.tensors[0] && !is_own(v->replay.of_reference ? &v->ref : &v->cand))
         snprintf(v->next, sizeof v->next, "record '%s' in the %s's engine too, then compare again", v->replay.tensors,
                  role);
     else if (v->replay.tensors[0])

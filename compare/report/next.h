@@ -8,7 +8,8 @@
  * is on both sides, the check that finds out which is which. `departs` is the side that departs. */
 void fd_next_of_bits(fd_verdict *verdict, const fd_trace *departs);
 
-/* After replay: where the divergence is a span, says what to record of it, in whatever engine departs; else shows it. */
+/* After replay: where a class was stated that the values speak against, names theirs; where the divergence is a span, says what
+ * to record of it, in whatever engine departs; else shows it. */
 void fd_next_of_replay(fd_verdict *verdict, const fd_trace *departs);
 
 #endif
