@@ -162,6 +162,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_context = r->n_context,
                               .n_unjudged = r->n_unjudged,
                               .n_earlier = r->n_earlier,
+                              .n_tokens_before = r->pos0,
                               .products = r->products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,

@@ -116,7 +116,12 @@ fd_code fd_inputs_change_tokens(const fd_evaluation *ev, fd_op_args *args, fd_op
     if (ev->h.guess != FD_GUESS_TOKEN || !fd_hypothesis_may_concern(&ev->h, args->node)) return FD_OK;
     in->tokens = malloc(sizeof *in->tokens * (size_t)args->n_pos);
     if (!in->tokens) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    for (int32_t i = 0; i < args->n_pos; i++) in->tokens[i] = (args->tokens[i] + ev->h.n + n_vocab) % n_vocab;
+    for (int32_t i = 0; i < args->n_pos; i++) {
+        const int32_t from = i - ev->h.n;
+        const bool before = ev->h.which == 1 && from >= -ev->bench->request->n_tokens_before; /* the first stay */
+        in->tokens[i] = before ? args->tokens[from] : args->tokens[i];
+        if (ev->h.which == 0) in->tokens[i] = (args->tokens[i] + ev->h.n + n_vocab) % n_vocab;
+    }
     args->tokens = in->tokens;
     return FD_OK;
 }

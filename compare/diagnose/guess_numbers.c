@@ -85,15 +85,6 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     return FD_OK;
 }
 
-/* ---- caches ---- */
-
-/* Rows that were not written, before rows that were written elsewhere: in few steps of one row these look the same. */
-static fd_code try_unwritten(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
-    if (h.node < 0) return FD_OK;
-    h.end = (int32_t)fd_node_width(node);
-    return fd_trial_try(t, &h, err);
-}
-
 /* ---- keys ---- */
 
 /* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf, that have none by
@@ -160,12 +151,13 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     (void)node;
     for (h.n = -2; h.n <= 2 && !fd_trial_fits(t); h.n++)
         if (h.n) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = 1; /* a step that is fed the token of the one before; within a step other rows say it */
+    for (h.n = 1; h.n <= 2 && t->all.request->n_tokens_before > 0 && !fd_trial_fits(t); h.n++)
+        FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }
 
 fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
-    fd_hypothesis zeros = {.guess = FD_GUESS_FACTOR, .value = 0};
-    if (parts && !fd_trial_many_layers(t)) FD_TRY(for_nodes_of(t, FD_OP_KV_WRITE, zeros, try_unwritten, true, err));
     for (int32_t i = 0; i < fd_n_parameter; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
         FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));

@@ -23,7 +23,7 @@ typedef enum fd_guess {
     FD_GUESS_FRESH_STATE, /* a recurrent op reads nothing of earlier steps: its state, or its last rows, are zeros */
     FD_GUESS_KEYS,        /* softmax does not see some keys: `which` is fd_key_rule */
     FD_GUESS_BLOCKS,      /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
-    FD_GUESS_TOKEN,       /* an embedding reads the row of the token's id + `n` */
+    FD_GUESS_TOKEN, /* an embedding reads the row of the token's id + `n`; `which` 1: of the token `n` positions before */
     /* what comes out */
     FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */

@@ -26,7 +26,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
-    case FD_GUESS_TOKEN: return "other_token";
+    case FD_GUESS_TOKEN: return h->which ? "earlier_token" : "other_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
     case FD_GUESS_ORDER: return "other_order";
     case FD_GUESS_ROWS: return "other_rows";
@@ -245,7 +245,10 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         break;
     }
     case FD_GUESS_TOKEN:
-        SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
+        if (h->which)
+            SAY("each row is the embedding of the token %d position%s before", h->n, h->n == 1 ? "" : "s");
+        else
+            SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
         break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
     case FD_GUESS_ORDER: order_text(h, to, size); break;
