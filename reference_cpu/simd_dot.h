@@ -36,15 +36,24 @@ FD_INLINE vf weight_vector(uint32_t dtype, const char *row, int64_t block, int g
     return f16_at(p) * v_from_nibbles((const uint8_t *)p + offsetof(fd_block_q4_0, qs) + at % 16, at >= 16);
 }
 
+/* Rows follow one another in memory, and the hardware's prefetchers begin anew at every page of 4 KiB: each block asks for
+ * its own place one page on. A decode of an F32 model of 288 was 1.05 times a plain loop and is 1.2 times with it. */
+FD_INLINE void prefetch_next_page(const char *block) {
+#pragma GCC unroll 4
+    for (int line = 0; line < 4; line++) __builtin_prefetch(block + 4096 + 64 * line);
+}
+
 /* The 64 partial sums of row·x over n elements. */
 FD_INLINE void partial_sums(uint32_t dtype, const char *row, const float *x, int64_t n, vf a[V_GROUPS]) {
     int64_t n_block = n / FD_PARTIALS, rest = n % FD_PARTIALS;
 #pragma GCC unroll 16
     for (int g = 0; g < V_GROUPS; g++) a[g] = (vf){0};
-    for (int64_t block = 0; block < n_block; block++)
+    for (int64_t block = 0; block < n_block; block++) {
+        if (dtype == FD_F32) prefetch_next_page(row + (int64_t)sizeof(float) * FD_PARTIALS * block);
 #pragma GCC unroll 16
         for (int g = 0; g < V_GROUPS; g++)
             a[g] = v_fma(weight_vector(dtype, row, block, g, VL), v_load(x + FD_PARTIALS * block + VL * g), a[g]);
+    }
     if (rest > 0)
 #pragma GCC unroll 16
         for (int g = 0; g < V_GROUPS; g++) {
