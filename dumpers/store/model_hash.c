@@ -1,6 +1,6 @@
 /* XXH3-128 of a large file on all cores, with the value that XXH3_128bits has. The algorithm (xxHash's
  * doc/xxhash_spec.md): 1 KiB adds up to eight sums whatever was before it, which is most of the work and needs no
- * order; then the sums are scrambled, which does. So threads add up kibibytes, and one of them goes through the sums. */
+ * order; then the sums are scrambled, which does. So threads add up kibibytes, and one goes through the sums. */
 #define XXH_INLINE_ALL
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>

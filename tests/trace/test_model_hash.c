@@ -49,7 +49,7 @@ Test(model_hash, changes_with_one_bit) {
     cr_expect_str_neq(before, after);
 }
 
-/* Large files are hashed by several threads: with ends of every kind, and bits that lie in different windows. */
+/* Large files are hashed by several threads: with ends of every kind. */
 Test(model_hash, of_large_files_is_the_same_value) {
     const size_t most = (40 << 20) + 3000, ends[] = {0, 1, 63, 64, 65, 1023, 1024, 1025, 2999};
     unsigned char *buffer = malloc(most);
