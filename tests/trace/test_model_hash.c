@@ -1,7 +1,9 @@
 /* fd_model_hash against xxHash's own sanity vectors (XSUM_XXH128_testdata, seed 0), on the buffer its tests use. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "dumpers/store/trace.h"
 
@@ -45,4 +47,24 @@ Test(model_hash, changes_with_one_bit) {
     buffer[2000] ^= 1;
     fd_model_hash(buffer, sizeof buffer, after);
     cr_expect_str_neq(before, after);
+}
+
+/* Large files are hashed by several threads: with ends of every kind. */
+Test(model_hash, of_large_files_is_the_same_value) {
+    const size_t most = (40 << 20) + 3000, ends[] = {0, 1, 63, 64, 65, 1023, 1024, 1025, 2999};
+    unsigned char *buffer = malloc(most);
+    char hash[48], expected[48];
+    fill(buffer, most);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        for (int large = 0; large < 2; large++) {
+            size_t size = (large ? (size_t)40 << 20 : (size_t)16 << 20) + ends[i];
+            XXH128_hash_t of_library = XXH3_128bits(buffer, size);
+            snprintf(expected, sizeof expected, "xxh3-128:%016llx%016llx", (unsigned long long)of_library.high64,
+                     (unsigned long long)of_library.low64);
+            fd_model_hash(buffer, size, hash);
+            cr_expect_str_eq(hash, expected, "%zu bytes: %s, expected %s", size, hash, expected);
+            buffer[size / 2] ^= 1;
+        }
+    }
+    free(buffer);
 }
