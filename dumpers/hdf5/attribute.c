@@ -49,7 +49,9 @@ static bool read_value(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5_cu
     if (type.bad) return false;
     if (text && class == 9 && (bits & 15) == 1 && n == 16) {
         uint64_t length = fd_h5_take(&data, 4), address = fd_h5_take(&data, 8), index = fd_h5_take(&data, 4);
-        return !data.bad && length > 0 && read_heap_text(bytes, strings, address, index, length, out);
+        if (data.bad) return false;
+        if (length == 0 && address == 0) return put_text((const uint8_t *)"", 0, out);
+        return read_heap_text(bytes, strings, address, index, length, out);
     }
     if (text && class == 3 && (bits & 15) < 2 && n > 0 && n < 4096) {
         const uint8_t *at = fd_h5_skip(&data, (size_t)n);

@@ -6,14 +6,14 @@
 static bool node_1(fd_h5_walk *w, uint64_t at, int level) {
     size_t key = 8 + 8 * ((size_t)w->rank + 1);
     uint8_t head[24];
-    if (w->budget-- <= 0 || !fd_h5_bytes_read(w->bytes, at, sizeof head, head)) return false;
+    if (w->blocks.budget-- <= 0 || !fd_h5_bytes_read(w->blocks.bytes, at, sizeof head, head)) return false;
     fd_h5_cursor c = {head, sizeof head, false};
     bool node = fd_h5_expect(&c, "TREE") && fd_h5_take(&c, 1) == 1;
     int found = (int)fd_h5_take(&c, 1);
     uint64_t n = fd_h5_take(&c, 2), bytes = n * (key + 8);
     if (!node || (level >= 0 && found != level) || bytes > FD_H5_WALK_MAX_BLOCK) return false;
     uint8_t *block = malloc((size_t)bytes + 1);
-    bool ok = block && fd_h5_bytes_read(w->bytes, at + 24, (size_t)bytes, block);
+    bool ok = block && fd_h5_bytes_read(w->blocks.bytes, at + 24, (size_t)bytes, block);
     c = (fd_h5_cursor){block, (size_t)bytes, false};
     for (uint64_t i = 0; ok && i < n; i++) {
         uint64_t scaled[FD_H5_MAX_RANK], size = fd_h5_take(&c, 4);
@@ -36,7 +36,9 @@ bool fd_h5_walk_btree_1(fd_h5_walk *w) {
     return node_1(w, w->layout->address, -1);
 }
 
-/* Record counts take as many bytes as the largest count needs (File Format Specification, III.A.2). */
+/* ---- the newer kind (III.A.2) ---- */
+
+/* Record counts take as many bytes as the largest count needs. */
 static uint64_t bytes_for(uint64_t n) {
     uint64_t bytes = 1;
     while (n >>= 8) bytes++;
@@ -44,56 +46,71 @@ static uint64_t bytes_for(uint64_t n) {
 }
 
 typedef struct btree_2 {
-    uint64_t node_bytes, record_bytes;
+    fd_h5_blocks *blocks;
+    const fd_h5_records *records;
+    uint64_t node_bytes;
     uint64_t count_bytes;     /* of the records in a node */
     uint64_t total_bytes[16]; /* of the records below a node, by its depth */
 } btree_2;
 
-static bool node_2(fd_h5_walk *w, const btree_2 *t, uint64_t at, uint64_t n, uint64_t depth) {
+static bool node_2(const btree_2 *t, uint64_t at, uint64_t n, uint64_t depth) {
     fd_h5_cursor c;
+    const fd_h5_records *r = t->records;
     uint64_t pointer = depth ? 8 + t->count_bytes + (depth > 1 ? t->total_bytes[depth - 1] : 0) : 0;
-    uint64_t bytes = 6 + n * t->record_bytes + (depth ? (n + 1) * pointer : 0) + 4;
+    uint64_t bytes = 6 + n * r->bytes + (depth ? (n + 1) * pointer : 0) + 4;
     if (bytes > t->node_bytes) return false;
-    uint8_t *block = fd_h5_walk_block(w, at, bytes, depth ? "BTIN" : "BTLF", &c);
-    bool ok = block && fd_h5_take(&c, 1) == 0 && fd_h5_take(&c, 1) == 10;
+    uint8_t *block = fd_h5_block_read(t->blocks, at, bytes, depth ? "BTIN" : "BTLF", &c);
+    bool ok = block && fd_h5_take(&c, 1) == 0 && fd_h5_take(&c, 1) == r->type;
     for (uint64_t i = 0; ok && i < n; i++) {
-        uint64_t scaled[FD_H5_MAX_RANK], address = fd_h5_take(&c, 8);
-        for (int k = 0; k < w->rank; k++) scaled[k] = fd_h5_take(&c, 8);
-        ok = !c.bad && fd_h5_walk_put(w, scaled, address);
+        fd_h5_cursor record = {fd_h5_skip(&c, (size_t)r->bytes), (size_t)r->bytes, false};
+        ok = record.at && r->take(&record, r->user);
     }
     for (uint64_t i = 0; ok && depth && i <= n; i++) {
         uint64_t child = fd_h5_take(&c, 8), n_child = fd_h5_take(&c, (size_t)t->count_bytes);
         if (depth > 1) fd_h5_skip(&c, (size_t)t->total_bytes[depth - 1]);
-        ok = !c.bad && node_2(w, t, child, n_child, depth - 1);
+        ok = !c.bad && node_2(t, child, n_child, depth - 1);
     }
     free(block);
     return ok;
 }
 
-bool fd_h5_walk_btree_2(fd_h5_walk *w) {
+bool fd_h5_btree_2(fd_h5_blocks *blocks, const fd_h5_records *records) {
     fd_h5_cursor c;
-    btree_2 t = {0};
-    uint8_t *block = fd_h5_walk_block(w, w->layout->address, 38, "BTHD", &c);
+    btree_2 t = {.blocks = blocks, .records = records};
+    uint8_t *block = fd_h5_block_read(blocks, records->address, 38, "BTHD", &c);
     if (!block) return false;
-    bool plain = fd_h5_take(&c, 1) == 0 && fd_h5_take(&c, 1) == 10;
+    bool plain = fd_h5_take(&c, 1) == 0 && fd_h5_take(&c, 1) == records->type;
     t.node_bytes = fd_h5_take(&c, 4);
-    t.record_bytes = fd_h5_take(&c, 2);
-    uint64_t depth = fd_h5_take(&c, 2);
+    uint64_t record_bytes = fd_h5_take(&c, 2), depth = fd_h5_take(&c, 2);
     fd_h5_skip(&c, 2);
     uint64_t root = fd_h5_take(&c, 8), n = fd_h5_take(&c, 2), total = fd_h5_take(&c, 8);
     free(block);
-    if (!plain || t.record_bytes != 8 + 8 * (uint64_t)w->rank || depth > 15 || t.node_bytes > FD_H5_WALK_MAX_BLOCK ||
-        t.node_bytes < 10 + t.record_bytes)
+    if (!plain || record_bytes != records->bytes || depth > 15 || t.node_bytes > FD_H5_WALK_MAX_BLOCK ||
+        t.node_bytes < 10 + record_bytes)
         return false;
     if (total == 0 || root == FD_H5_NOWHERE) return true;
-    uint64_t most = (t.node_bytes - 10) / t.record_bytes, below = most; /* in a node, in a tree of this depth */
+    uint64_t most = (t.node_bytes - 10) / record_bytes, below = most; /* in a node, in a tree of this depth */
     t.count_bytes = bytes_for(most);
     for (uint64_t u = 1; u <= depth; u++) {
         uint64_t pointer = 8 + t.count_bytes + (u > 1 ? t.total_bytes[u - 1] : 0);
         if (t.node_bytes < 10 + pointer || below > (uint64_t)1 << 48) return false;
-        most = (t.node_bytes - 10 - pointer) / (t.record_bytes + pointer);
+        most = (t.node_bytes - 10 - pointer) / (record_bytes + pointer);
         below = (most + 1) * below + most;
         t.total_bytes[u] = bytes_for(below);
     }
-    return node_2(w, &t, root, n, depth);
+    return node_2(&t, root, n, depth);
+}
+
+/* A chunk without filters: where it lies, and its place in the grid. */
+static bool take_chunk(fd_h5_cursor *c, void *user) {
+    fd_h5_walk *w = user;
+    uint64_t scaled[FD_H5_MAX_RANK], address = fd_h5_take(c, 8);
+    for (int k = 0; k < w->rank; k++) scaled[k] = fd_h5_take(c, 8);
+    return !c->bad && fd_h5_walk_put(w, scaled, address);
+}
+
+bool fd_h5_walk_btree_2(fd_h5_walk *w) {
+    enum { CHUNKS = 10 };
+    fd_h5_records records = {w->layout->address, CHUNKS, 8 + 8 * (uint64_t)w->rank, take_chunk, w};
+    return fd_h5_btree_2(&w->blocks, &records);
 }

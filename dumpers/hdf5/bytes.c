@@ -86,8 +86,12 @@ uint32_t fd_h5_checksum(const uint8_t *data, size_t n) {
     return s[2];
 }
 
+bool fd_h5_has_checksum(const uint8_t *data, size_t n, const uint8_t *sum) {
+    return FD_FUZZED || fd_h5_checksum(data, n) == word(sum, 4);
+}
+
 bool fd_h5_block_is_whole(const uint8_t *block, size_t n) {
-    return n >= 4 && (FD_FUZZED || fd_h5_checksum(block, n - 4) == word(block + n - 4, 4));
+    return n >= 4 && fd_h5_has_checksum(block, n - 4, block + n - 4);
 }
 
 bool fd_h5_expect(fd_h5_cursor *cursor, const char *signature) {

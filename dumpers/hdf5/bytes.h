@@ -38,6 +38,8 @@ const uint8_t *fd_h5_window_get(const fd_h5_bytes *bytes, fd_h5_window *window, 
 /* The checksum of HDF5's metadata (Jenkins' lookup3, "hashlittle" from 0), as the last 4 bytes of a block hold it. */
 uint32_t fd_h5_checksum(const uint8_t *data, size_t n);
 
+/* True when `sum` (4 bytes) is the checksum of these. */
+bool fd_h5_has_checksum(const uint8_t *data, size_t n, const uint8_t *sum);
 /* True when the block's last 4 bytes are the checksum of those before them. */
 bool fd_h5_block_is_whole(const uint8_t *block, size_t n);
 

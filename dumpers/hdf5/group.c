@@ -1,16 +1,18 @@
-/* The links of a group: a symbol table (the format that h5py writes unless told otherwise), or link messages in the
- * group's header. Groups of many links in the newer format keep them in a heap and are left to the library. */
+/* The links of a group: a symbol table (the format that h5py writes unless told otherwise), link messages in the
+ * group's header, or, of many links in the newer format, in a heap (heap.c). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/hdf5/header.h"
+#include "dumpers/hdf5/heap.h"
 #include "dumpers/hdf5/plain.h"
 
 enum { MOST_NAMES = 256 << 20 }; /* bytes of a group's names; what is longer is left to the library */
 
 typedef struct listing {
     const fd_h5_bytes *bytes;
-    uint64_t tree, heap; /* of a symbol table; FD_H5_NOWHERE: none */
+    uint64_t tree, heap;   /* of a symbol table; FD_H5_NOWHERE: none */
+    uint64_t links_in, by; /* the heap of link messages and the tree of their names; FD_H5_NOWHERE: none */
     fd_h5_window *window;
     char *names; /* [names_size] the local heap's data */
     uint64_t names_size;
@@ -43,7 +45,8 @@ static bool add(listing *l, const char *name, size_t bytes, uint64_t address) {
 
 /* ---- link messages (IV.A.2.g) ---- */
 
-static bool take_link(listing *l, fd_h5_cursor c) {
+static bool take_link(fd_h5_cursor c, void *user) {
+    listing *l = user;
     uint64_t version = fd_h5_take(&c, 1), flags = fd_h5_take(&c, 1);
     uint64_t type = flags & 8 ? fd_h5_take(&c, 1) : 0;
     if (flags & 4) fd_h5_skip(&c, 8);  /* order of creation */
@@ -55,11 +58,13 @@ static bool take_link(listing *l, fd_h5_cursor c) {
     return version == 1 && type == 0 && !c.bad && add(l, (const char *)name, (size_t)n, address);
 }
 
-/* No heap of links (IV.A.2.c). */
-static bool take_link_info(fd_h5_cursor c) {
+/* Where there are too many for messages (IV.A.2.c). */
+static bool take_link_info(listing *l, fd_h5_cursor c) {
     uint64_t version = fd_h5_take(&c, 1), flags = fd_h5_take(&c, 1);
     if (flags & 1) fd_h5_skip(&c, 8);
-    return version == 0 && fd_h5_take(&c, 8) == FD_H5_NOWHERE && !c.bad;
+    l->links_in = fd_h5_take(&c, 8);
+    l->by = fd_h5_take(&c, 8);
+    return version == 0 && !c.bad;
 }
 
 static bool take_message(const fd_h5_message *m, void *user) {
@@ -70,8 +75,8 @@ static bool take_message(const fd_h5_message *m, void *user) {
         l->tree = fd_h5_take(&c, 8);
         l->heap = fd_h5_take(&c, 8);
         return !c.bad && !(m->flags & FD_H5_MSG_SHARED);
-    case FD_H5_MSG_LINK_INFO: return take_link_info(c);
-    case FD_H5_MSG_LINK: return !(m->flags & FD_H5_MSG_SHARED) && take_link(l, c);
+    case FD_H5_MSG_LINK_INFO: return take_link_info(l, c);
+    case FD_H5_MSG_LINK: return !(m->flags & FD_H5_MSG_SHARED) && take_link(c, l);
     case FD_H5_MSG_DATASPACE:
     case FD_H5_MSG_LAYOUT: return false; /* a dataset */
     default: return true;
@@ -170,9 +175,11 @@ static fd_h5_link *pack(const listing *l) {
 
 fd_h5_link *fd_h5_group_links(const fd_h5_bytes *bytes, fd_h5_window *headers, uint64_t address, size_t limit,
                               size_t *n) {
-    listing l = {.bytes = bytes, .window = headers, .tree = FD_H5_NOWHERE, .heap = FD_H5_NOWHERE, .limit = limit};
+    listing l = {.bytes = bytes, .window = headers, .tree = FD_H5_NOWHERE, .links_in = FD_H5_NOWHERE, .limit = limit};
     bool known = fd_h5_header_walk(bytes, headers, address, take_message, &l);
     if (known && l.tree != FD_H5_NOWHERE) known = l.n == 0 && take_symbol_table(&l);
+    if (known && l.links_in != FD_H5_NOWHERE)
+        known = l.n == 0 && fd_h5_heap_links(bytes, l.links_in, l.by, limit, take_link, &l);
     fd_h5_link *out = known ? pack(&l) : NULL;
     *n = out ? l.n : 0;
     free(l.names);

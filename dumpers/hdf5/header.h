@@ -37,6 +37,8 @@ bool fd_h5_header_walk(const fd_h5_bytes *bytes, fd_h5_window *headers, uint64_t
 
 bool fd_h5_read_dataspace(fd_h5_cursor body, fd_h5_shape *shape, hsize_t *max); /* rank 1 to FD_H5_MAX_RANK */
 bool fd_h5_read_layout(fd_h5_cursor body, fd_h5_layout *out);
+/* Once all messages were read: true when a layout fits the shape and elements of this size, which it then says. */
+bool fd_h5_layout_fits(fd_h5_layout *layout, const fd_h5_shape *shape, size_t element_bytes);
 /* False when an object has attributes outside its header. */
 bool fd_h5_attributes_are_inside(fd_h5_cursor attribute_info);
 

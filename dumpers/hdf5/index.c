@@ -48,10 +48,10 @@ static bool pages(fd_h5_walk *w, uint64_t at, uint64_t first, uint64_t n, uint64
                   uint64_t set0) {
     for (uint64_t i = 0; i < n; i++, at += page * 8 + 4) {
         if (!bit(set, set0 + i)) continue;
-        if (page > FD_H5_WALK_MAX_BLOCK / 8 - 1 || w->budget-- <= 0) return false;
+        if (page > FD_H5_WALK_MAX_BLOCK / 8 - 1 || w->blocks.budget-- <= 0) return false;
         uint8_t *block = malloc((size_t)page * 8 + 4);
         fd_h5_cursor c = {block, (size_t)page * 8, false};
-        bool ok = block && fd_h5_bytes_read(w->bytes, at, (size_t)page * 8 + 4, block) &&
+        bool ok = block && fd_h5_bytes_read(w->blocks.bytes, at, (size_t)page * 8 + 4, block) &&
                   fd_h5_block_is_whole(block, (size_t)page * 8 + 4) && take_addresses(w, &c, first + i * page, page);
         free(block);
         if (!ok) return false;
@@ -65,7 +65,7 @@ static bool data_block(fd_h5_walk *w, const extensible *e, uint64_t at, uint64_t
     if (at == FD_H5_NOWHERE || first >= e->end) return true;
     uint64_t head = 14 + e->offset_bytes;
     bool paged = n > e->page;
-    uint8_t *block = fd_h5_walk_block(w, at, paged ? head + 4 : head + n * 8 + 4, "EADB", &c);
+    uint8_t *block = fd_h5_block_read(&w->blocks, at, paged ? head + 4 : head + n * 8 + 4, "EADB", &c);
     bool ok = block && fd_h5_skip(&c, (size_t)head - 4) && (paged || take_addresses(w, &c, first, n));
     free(block);
     return ok && (!paged || (set && pages(w, at + head + 4, first, n / e->page, e->page, set, set0)));
@@ -75,7 +75,7 @@ static bool super_block(fd_h5_walk *w, const extensible *e, uint64_t at, uint64_
     fd_h5_cursor c;
     if (at == FD_H5_NOWHERE || first >= e->end) return true;
     uint64_t set_bytes = n > e->page ? (n / e->page + 7) / 8 : 0, head = 14 + e->offset_bytes;
-    uint8_t *block = fd_h5_walk_block(w, at, head + n_block * (set_bytes + 8) + 4, "EASB", &c);
+    uint8_t *block = fd_h5_block_read(&w->blocks, at, head + n_block * (set_bytes + 8) + 4, "EASB", &c);
     const uint8_t *set =
         block && fd_h5_skip(&c, (size_t)head - 4) ? fd_h5_skip(&c, (size_t)(n_block * set_bytes)) : NULL;
     bool ok = set != NULL;
@@ -93,7 +93,7 @@ static bool index_block(fd_h5_walk *w, const extensible *e, uint64_t at, uint64_
     int64_t n_super = 1 + (int64_t)bits - least_bits, n_inside = 2 * pointer_bits;
     if (n_super < n_inside || n_super > 128) return false;
     uint64_t n_pointer = 2 * (least_pointers - 1) + (uint64_t)(n_super - n_inside);
-    uint8_t *block = fd_h5_walk_block(w, at, 14 + (e->n_direct + n_pointer) * 8 + 4, "EAIB", &c);
+    uint8_t *block = fd_h5_block_read(&w->blocks, at, 14 + (e->n_direct + n_pointer) * 8 + 4, "EAIB", &c);
     uint64_t first = e->n_direct;
     bool ok = block && fd_h5_skip(&c, 10) && take_addresses(w, &c, 0, e->n_direct);
     for (int64_t s = 0; ok && s < n_super && first < e->end; s++) {
@@ -113,7 +113,7 @@ static bool extensible_array(fd_h5_walk *w) {
     extensible e = {.address = w->layout->address};
     for (int i = 0; i < w->rank; i++)
         if ((w->layout->max[i] == H5S_UNLIMITED) != (i == 0)) return false;
-    uint8_t *block = fd_h5_walk_block(w, e.address, 72, "EAHD", &c);
+    uint8_t *block = fd_h5_block_read(&w->blocks, e.address, 72, "EAHD", &c);
     if (!block) return false;
     bool plain = fd_h5_take(&c, 2) == 0 && fd_h5_take(&c, 1) == 8;
     uint64_t bits = fd_h5_take(&c, 1);
@@ -144,7 +144,7 @@ static bool limited(const fd_h5_walk *w) {
 static bool fixed_array(fd_h5_walk *w) {
     fd_h5_cursor c;
     if (!limited(w)) return false;
-    uint8_t *block = fd_h5_walk_block(w, w->layout->address, 28, "FAHD", &c);
+    uint8_t *block = fd_h5_block_read(&w->blocks, w->layout->address, 28, "FAHD", &c);
     if (!block) return false;
     bool plain = fd_h5_take(&c, 2) == 0 && fd_h5_take(&c, 1) == 8;
     uint64_t page_bits = fd_h5_take(&c, 1), n = fd_h5_take(&c, 8), at = fd_h5_take(&c, 8);
@@ -153,13 +153,13 @@ static bool fixed_array(fd_h5_walk *w) {
     if (at == FD_H5_NOWHERE) return true;
     uint64_t page = (uint64_t)1 << page_bits, n_page = (n + page - 1) / page, head = 14;
     if (n <= page) {
-        block = fd_h5_walk_block(w, at, head + n * 8 + 4, "FADB", &c);
+        block = fd_h5_block_read(&w->blocks, at, head + n * 8 + 4, "FADB", &c);
         bool ok = block && fd_h5_skip(&c, 10) && take_addresses(w, &c, 0, n);
         free(block);
         return ok;
     }
     uint64_t set_bytes = (n_page + 7) / 8, last = n - (n_page - 1) * page;
-    block = fd_h5_walk_block(w, at, head + set_bytes + 4, "FADB", &c);
+    block = fd_h5_block_read(&w->blocks, at, head + set_bytes + 4, "FADB", &c);
     const uint8_t *set = block && fd_h5_skip(&c, 10) ? fd_h5_skip(&c, (size_t)set_bytes) : NULL;
     uint64_t first_page = at + head + set_bytes + 4;
     uint64_t end = n_page - 1; /* the last page is short */
@@ -197,7 +197,7 @@ static bool implicit(fd_h5_walk *w) {
 
 bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, const fd_h5_layout *layout,
                            uint64_t *addresses) {
-    fd_h5_walk w = {.bytes = bytes,
+    fd_h5_walk w = {.blocks.bytes = bytes,
                     .layout = layout,
                     .rank = shape->rank,
                     .chunk_bytes = layout->element_bytes,
@@ -214,7 +214,7 @@ bool fd_h5_chunk_addresses(const fd_h5_bytes *bytes, const fd_h5_shape *shape, c
         w.n_chunk *= (int64_t)w.n[i];
     }
     for (int64_t i = 0; i < w.n_chunk; i++) addresses[i] = FD_H5_NOWHERE;
-    w.budget = w.n_chunk * 2 + 1024;
+    w.blocks.budget = w.n_chunk * 2 + 1024;
     if (layout->address == FD_H5_NOWHERE || w.n_chunk == 0) return true;
     if (layout->filtered) return false;
     switch (layout->index) {

@@ -72,23 +72,10 @@ fd_h5_link *fd_h5_reader_links(fd_h5_reader *reader, const char *group, size_t l
 
 /* ---- rows ---- */
 
-hid_t fd_h5_type_i32(void) {
-    return H5Tcopy(H5T_NATIVE_INT32);
-}
-hid_t fd_h5_type_u64(void) {
-    return H5Tcopy(H5T_NATIVE_UINT64);
-}
-hid_t fd_h5_type_f32(void) {
-    return H5Tcopy(H5T_NATIVE_FLOAT);
-}
-hid_t fd_h5_type_f64(void) {
-    return H5Tcopy(H5T_NATIVE_DOUBLE);
-}
-
 /* In pieces that fit the page: runs along dimension `d`, the dimensions after it whole. */
 bool fd_h5_reader_rows(fd_h5_reader *reader, const fd_h5_block *block, void *out) {
     const hsize_t *count = block->count.dim;
-    size_t run = block->element_bytes;
+    size_t run = block->type->bytes;
     int rank = block->count.rank, d = rank;
     hsize_t at[FD_H5_MAX_RANK] = {0};
     for (int i = 0; i < rank; i++)
@@ -108,6 +95,7 @@ bool fd_h5_reader_rows(fd_h5_reader *reader, const fd_h5_block *block, void *out
             x->start.dim[i] = block->start.dim[i] + at[i];
             x->count.dim[i] = i < d ? 1 : i == d ? n : count[i];
         }
+        if (block->type->n_member) memcpy(x->data, to, (size_t)n * run); /* the table may lack some */
         if (!fd_h5_reader_call(reader, FD_H5_ROWS, block->object) || !x->ok) return false;
         memcpy(to, x->data, (size_t)n * run);
         to += (size_t)n * run;

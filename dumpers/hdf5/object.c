@@ -44,33 +44,6 @@ bool fd_h5_read_dataspace(fd_h5_cursor c, fd_h5_shape *shape, hsize_t *max) {
     return !c.bad;
 }
 
-static bool read_element(fd_h5_cursor c, fd_h5_object *out) {
-    static const struct {
-        uint32_t dtype, bytes;
-        uint8_t sign, properties[12]; /* bit offset, precision, exponent, mantissa, bias */
-    } floats[] = {
-        {FD_F32, 4, 31, {0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0}},
-        {FD_F64, 8, 63, {0, 0, 64, 0, 52, 11, 0, 52, 0xff, 3, 0, 0}},
-        {FD_F16, 2, 15, {0, 0, 16, 0, 10, 5, 0, 10, 15, 0, 0, 0}},
-        {FD_BF16, 2, 15, {0, 0, 16, 0, 7, 8, 0, 7, 127, 0, 0, 0}},
-    };
-    uint64_t class = fd_h5_take(&c, 1) & 15, order = fd_h5_take(&c, 1), sign = fd_h5_take(&c, 1);
-    fd_h5_skip(&c, 1);
-    uint64_t bytes = fd_h5_take(&c, 4);
-    if (class == 0 && bytes == 2 && (order & 1) == 0 && fd_h5_take(&c, 4) == 16u << 16) {
-        out->element = FD_H5_WORD16;
-        return !c.bad;
-    }
-    const uint8_t *properties = class == 1 ? fd_h5_skip(&c, 12) : NULL;
-    for (size_t i = 0; properties && i < sizeof floats / sizeof *floats; i++)
-        if (bytes == floats[i].bytes && (order & 0x71) == 0x20 && sign == floats[i].sign &&
-            memcmp(properties, floats[i].properties, 12) == 0) {
-            out->element = floats[i].dtype;
-            return true;
-        }
-    return false;
-}
-
 /* Chunk extents of `width` bytes; the last one is the element's size. */
 static bool read_chunk(fd_h5_cursor *c, uint64_t n, uint64_t width, fd_h5_layout *out) {
     if (n < 2 || n > FD_H5_MAX_RANK + 1 || width < 1 || width > 8) return false;
@@ -113,6 +86,17 @@ bool fd_h5_read_layout(fd_h5_cursor c, fd_h5_layout *out) {
     return class == 1 && !c.bad;
 }
 
+bool fd_h5_layout_fits(fd_h5_layout *layout, const fd_h5_shape *shape, size_t element_bytes) {
+    if (layout->index != FD_H5_CONTIGUOUS) {
+        for (int i = 0; i < shape->rank; i++)
+            if (layout->chunk[i] == 0 || layout->chunk[i] > UINT32_MAX) return false;
+        return layout->element_bytes == element_bytes;
+    }
+    layout->element_bytes = (uint32_t)element_bytes;
+    memcpy(layout->chunk, shape->dim, sizeof layout->chunk);
+    return true;
+}
+
 bool fd_h5_attributes_are_inside(fd_h5_cursor body) {
     fd_h5_skip(&body, 1);
     uint64_t info = fd_h5_take(&body, 1);
@@ -126,8 +110,18 @@ typedef struct reading {
     const fd_h5_bytes *bytes;
     fd_h5_window *strings;
     fd_h5_object *out;
+    size_t element_bytes;
     int has;
 } reading;
+
+static bool take_element(reading *r, fd_h5_cursor body) {
+    fd_h5_stored stored;
+    r->has |= HAS_TYPE;
+    if (!fd_h5_type_read(body, NULL, &stored)) return false;
+    r->out->element = stored.element;
+    r->element_bytes = stored.bytes;
+    return stored.element != FD_DTYPE_LIMIT;
+}
 
 static bool take_message(const fd_h5_message *m, void *user) {
     reading *r = user;
@@ -138,7 +132,7 @@ static bool take_message(const fd_h5_message *m, void *user) {
     case FD_H5_MSG_DATASPACE:
         r->has |= HAS_SPACE;
         return fd_h5_read_dataspace(m->body, &r->out->shape, r->out->layout.max);
-    case FD_H5_MSG_DATATYPE: r->has |= HAS_TYPE; return read_element(m->body, r->out);
+    case FD_H5_MSG_DATATYPE: return take_element(r, m->body);
     case FD_H5_MSG_LAYOUT: r->has |= HAS_LAYOUT; return fd_h5_read_layout(m->body, &r->out->layout);
     case FD_H5_MSG_ATTRIBUTE: return fd_h5_attribute_read(r->bytes, r->strings, m->body, r->out);
     case FD_H5_MSG_ATTRIBUTE_INFO: return fd_h5_attributes_are_inside(m->body);
@@ -148,27 +142,13 @@ static bool take_message(const fd_h5_message *m, void *user) {
     }
 }
 
-static bool agrees(fd_h5_object *o, int has) {
-    static const uint32_t widths[] = {[FD_F32] = 4, [FD_F16] = 2, [FD_F64] = 8, [FD_BF16] = 2};
-    if (has != HAS_ALL) return false;
-    fd_h5_layout *layout = &o->layout;
-    uint32_t width = o->element == FD_H5_WORD16 ? 2 : widths[o->element];
-    if (layout->index != FD_H5_CONTIGUOUS) {
-        for (int i = 0; i < o->shape.rank; i++)
-            if (layout->chunk[i] == 0 || layout->chunk[i] > UINT32_MAX) return false;
-        return layout->element_bytes == width;
-    }
-    layout->element_bytes = width;
-    memcpy(layout->chunk, o->shape.dim, sizeof layout->chunk);
-    return true;
-}
-
 bool fd_h5_object_read(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out) {
     return fd_h5_object_describe(bytes, nearby, address, out) && !out->layout.filtered;
 }
 
 bool fd_h5_object_describe(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out) {
-    reading r = {bytes, &nearby->strings, out, 0};
+    reading r = {bytes, &nearby->strings, out, 0, 0};
     memset(out, 0, sizeof *out);
-    return fd_h5_header_walk(bytes, &nearby->headers, address, take_message, &r) && agrees(out, r.has);
+    return fd_h5_header_walk(bytes, &nearby->headers, address, take_message, &r) && r.has == HAS_ALL &&
+           fd_h5_layout_fits(&out->layout, &out->shape, r.element_bytes);
 }

@@ -7,8 +7,7 @@
 #ifndef FD_DUMPERS_HDF5_OBJECT_H
 #define FD_DUMPERS_HDF5_OBJECT_H
 
-#include "dumpers/hdf5/h5.h"
-#include "dumpers/hdf5/bytes.h"
+#include "dumpers/hdf5/type.h"
 
 typedef enum fd_h5_index {
     FD_H5_CONTIGUOUS, /* one block at `address` of `bytes` */
@@ -35,8 +34,6 @@ typedef struct fd_h5_attribute { /* one that traces use */
     int64_t value; /* integers */
     char text[24]; /* strings, cut */
 } fd_h5_attribute;
-
-enum { FD_H5_WORD16 = 1000 }; /* 16-bit integers; the other elements are types of base/dtype.h */
 
 typedef struct fd_h5_object {
     fd_h5_shape shape;

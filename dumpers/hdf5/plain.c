@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "dumpers/hdf5/attribute.h"
 #include "dumpers/hdf5/header.h"
+#include "dumpers/hdf5/rows.h"
 
 /* ---- paths ---- */
 
@@ -77,35 +78,23 @@ typedef struct seen {
     const char *name; /* of the attribute that is looked for; NULL none */
     bool text;
     fd_h5_value value;
-    bool space, type, layout_known;
-    fd_h5_shape shape;
-    fd_h5_layout layout;
-    uint64_t class, bits, element_bytes; /* of the datatype */
-    uint32_t element;
+    const fd_h5_type *wanted; /* of a dataset's elements; NULL any */
+    bool space, type, layout;
+    fd_h5_set set;
 } seen;
 
-static bool take_type(seen *s, fd_h5_cursor c) {
-    s->class = fd_h5_take(&c, 1) & 15;
-    s->bits = fd_h5_take(&c, 3);
-    s->element_bytes = fd_h5_take(&c, 4);
-    /* integers that fill their bytes, little-endian (IV.A.2.d) */
-    bool whole = s->class == 0 && (s->bits & 1) == 0 && fd_h5_take(&c, 4) == s->element_bytes * 8 << 16;
-    bool sized = s->element_bytes == 1 || s->element_bytes == 2 || s->element_bytes == 4 || s->element_bytes == 8;
-    s->type = whole && sized && !c.bad;
-    return true;
-}
-
+/* A type or a layout that is not understood does not end the walk: attributes may be all that is asked for. */
 static bool take_message(const fd_h5_message *m, void *user) {
     seen *s = user;
     bool shared = m->flags & FD_H5_MSG_SHARED;
     switch (m->type) {
     case FD_H5_MSG_DATASPACE:
-        s->space = !shared && fd_h5_read_dataspace(m->body, &s->shape, s->layout.max);
+        s->space = !shared && fd_h5_read_dataspace(m->body, &s->set.shape, s->set.layout.max);
         return true;
-    case FD_H5_MSG_DATATYPE: return shared || take_type(s, m->body);
-    case FD_H5_MSG_LAYOUT: s->layout_known = !shared && fd_h5_read_layout(m->body, &s->layout); return true;
+    case FD_H5_MSG_DATATYPE: s->type = !shared && fd_h5_type_read(m->body, s->wanted, &s->set.stored); return true;
+    case FD_H5_MSG_LAYOUT: s->layout = !shared && fd_h5_read_layout(m->body, &s->set.layout); return true;
     case FD_H5_MSG_EXTERNAL: return false;
-    case FD_H5_MSG_FILTERS: s->layout.filtered = true; return true;
+    case FD_H5_MSG_FILTERS: s->set.layout.filtered = true; return true;
     case FD_H5_MSG_ATTRIBUTE_INFO: return !s->name || fd_h5_attributes_are_inside(m->body);
     case FD_H5_MSG_ATTRIBUTE:
         if (!s->name) return true;
@@ -120,25 +109,29 @@ static bool look(fd_h5_plain *plain, uint64_t address, seen *s) {
     return fd_h5_header_walk(&plain->bytes, &plain->nearby.headers, address, take_message, s);
 }
 
-/* A dataset of whole integers in one block: what lists of tokens are. Tensors are looked at by fd_h5_object_read. */
-static bool is_list(const seen *s) {
-    return s->space && s->type && s->layout_known && s->layout.index == FD_H5_CONTIGUOUS && !s->layout.filtered;
-}
-
-static uint64_t bytes_of(const seen *s) {
-    uint64_t n = s->element_bytes;
-    for (int i = 0; i < s->shape.rank; i++) {
-        if (s->shape.dim[i] && n > UINT64_MAX / s->shape.dim[i]) return UINT64_MAX;
-        n *= s->shape.dim[i];
-    }
-    return n;
+/* A dataset whose elements can be read here: those of others are the library's to describe, too. */
+static bool look_at_set(fd_h5_plain *plain, uint64_t address, seen *s) {
+    return look(plain, address, s) && s->space && s->type && s->layout && !s->set.layout.filtered &&
+           fd_h5_layout_fits(&s->set.layout, &s->set.shape, s->set.stored.bytes);
 }
 
 /* ---- questions ---- */
 
+/* A list of integers, where it fits. */
+static bool hashes(fd_h5_plain *plain, uint64_t address, size_t room, void *out, fd_h5_answer *answer) {
+    seen s = {.set.layout.address = FD_H5_NOWHERE, .wanted = &fd_h5_u64};
+    if (!look_at_set(plain, address, &s)) return false;
+    fd_h5_block block = {.type = s.wanted, .shape = s.set.shape, .start.rank = 1, .count = s.set.shape};
+    if (!out || s.set.shape.rank != 1 || s.set.shape.dim[0] > room / 8) return true; /* absent */
+    if (!fd_h5_set_rows(&plain->bytes, &s.set, &block, out)) return false;
+    answer->value = (int64_t)s.set.shape.dim[0];
+    answer->found = FD_H5_FOUND;
+    return true;
+}
+
 bool fd_h5_plain_ask(fd_h5_plain *plain, const fd_h5_question *q, void *bytes, fd_h5_answer *out) {
-    uint64_t address;
-    seen s = {.layout.address = FD_H5_NOWHERE};
+    uint64_t address, stored;
+    seen s = {.set.layout.address = FD_H5_NOWHERE};
     *out = (fd_h5_answer){.found = FD_H5_ABSENT, .dataset = {.shape.rank = -1, .element = FD_DTYPE_LIMIT}};
     where found = find(plain, q->object, &address);
     if (found != THERE) return found == NOT_THERE;
@@ -157,19 +150,20 @@ bool fd_h5_plain_ask(fd_h5_plain *plain, const fd_h5_question *q, void *bytes, f
         out->value = s.value.value;
         return true;
     case FD_H5_DATASET:
-        if (!look(plain, address, &s) || !is_list(&s)) return false;
+        if (!look_at_set(plain, address, &s)) return false;
         out->found = FD_H5_FOUND;
-        out->dataset = (fd_h5_dataset){.shape = s.shape,
+        out->dataset = (fd_h5_dataset){.shape = s.set.shape,
                                        .simple = true,
-                                       .class = FD_H5_IS_INTEGER,
-                                       .element_bytes = s.element_bytes,
-                                       .element = s.element_bytes == 2 ? FD_H5_WORD16 : FD_DTYPE_LIMIT};
+                                       .class = s.set.stored.class,
+                                       .element_bytes = s.set.stored.bytes,
+                                       .element = s.set.stored.element,
+                                       .has_names = s.set.stored.has_names};
         return true;
     case FD_H5_STORED:
-        if (!look(plain, address, &s) || !is_list(&s)) return false;
-        out->value = s.layout.address == FD_H5_NOWHERE ? 0 : (int64_t)s.layout.bytes;
+        if (!look_at_set(plain, address, &s) || !fd_h5_set_bytes(&plain->bytes, &s.set, &stored)) return false;
+        out->value = (int64_t)stored;
         return out->value >= 0;
-    case FD_H5_HASHES: return false;
+    case FD_H5_HASHES: return hashes(plain, address, q->room, bytes, out);
     }
     return false;
 }
@@ -181,23 +175,9 @@ fd_h5_link *fd_h5_plain_links(fd_h5_plain *plain, const char *group, size_t limi
     return fd_h5_group_links(&plain->bytes, &plain->nearby.headers, address, limit, n);
 }
 
-/* ---- rows ---- */
-
-/* Whole rows of integers that need no conversion. */
 bool fd_h5_plain_rows(fd_h5_plain *plain, const fd_h5_block *block, void *out) {
     uint64_t address;
-    seen s = {.layout.address = FD_H5_NOWHERE};
-    if (block->type != fd_h5_type_i32 && block->type != fd_h5_type_u64) return false;
-    if (find(plain, block->object, &address) != THERE || !look(plain, address, &s) || !is_list(&s)) return false;
-    bool same = (block->type == fd_h5_type_i32 && s.element_bytes == 4 && (s.bits & 8)) ||
-                (block->type == fd_h5_type_u64 && s.element_bytes == 8 && !(s.bits & 8));
-    uint64_t bytes = bytes_of(&s), row = s.shape.dim[0] ? bytes / s.shape.dim[0] : 0;
-    if (!same || bytes == UINT64_MAX || s.layout.bytes < bytes || s.shape.rank != block->shape.rank) return false;
-    for (int i = 0; i < s.shape.rank; i++) {
-        if (s.shape.dim[i] != block->shape.dim[i]) return false;
-        if (i > 0 && (block->start.dim[i] != 0 || block->count.dim[i] != s.shape.dim[i])) return false;
-    }
-    hsize_t first = block->start.dim[0], n = block->count.dim[0];
-    if (first > s.shape.dim[0] || n > s.shape.dim[0] - first || s.layout.address == FD_H5_NOWHERE) return false;
-    return fd_h5_bytes_read(&plain->bytes, s.layout.address + first * row, (size_t)(n * row), out);
+    seen s = {.set.layout.address = FD_H5_NOWHERE, .wanted = block->type};
+    return find(plain, block->object, &address) == THERE && look_at_set(plain, address, &s) &&
+           fd_h5_set_rows(&plain->bytes, &s.set, block, out);
 }

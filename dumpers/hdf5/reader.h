@@ -32,7 +32,6 @@ void fd_h5_reader_leave_to_library(fd_h5_reader *reader);
 
 /* ---- questions ---- */
 
-typedef enum fd_h5_class { FD_H5_OTHER, FD_H5_IS_FLOAT, FD_H5_IS_INTEGER, FD_H5_IS_TABLE } fd_h5_class;
 typedef struct fd_h5_dataset {
     fd_h5_shape shape; /* rank -1 or beyond FD_H5_MAX_RANK: no shape that can be read, `simple` is false */
     bool simple;
@@ -84,19 +83,14 @@ uint64_t fd_h5_reader_stored(fd_h5_reader *reader, const char *object);
 /* As fd_h5_links. */
 fd_h5_link *fd_h5_reader_links(fd_h5_reader *reader, const char *group, size_t limit, size_t *n);
 
-/* Gives a type in memory, for the caller to H5Tclose. */
-typedef hid_t (*fd_h5_type)(void);
-hid_t fd_h5_type_i32(void), fd_h5_type_u64(void), fd_h5_type_f32(void), fd_h5_type_f64(void);
-
 /* A block of a dataset. */
 typedef struct fd_h5_block {
     const char *object;
-    fd_h5_type type;      /* NULL: the dataset's own in this machine's byte order */
-    size_t element_bytes; /* in memory */
-    fd_h5_shape shape;    /* of the dataset: another is refused */
+    const fd_h5_type *type; /* in memory; static, for the child reads it too */
+    fd_h5_shape shape;      /* of the dataset: another is refused */
     fd_h5_shape start, count;
 } fd_h5_block;
-/* `out` holds the block's elements, one after another. */
+/* `out` holds the block's elements, one after another; what a table lacks of them stays as it is. */
 bool fd_h5_reader_rows(fd_h5_reader *reader, const fd_h5_block *block, void *out);
 
 /* ---- what failed ---- */

@@ -138,7 +138,7 @@ static void rows(fd_h5_exchange *x, server *s) {
     if (id < 0 || !fd_h5_shape_of(id, &shape) || shape.rank != x->shape.rank) return;
     for (int i = 0; i < shape.rank; i++)
         if (shape.dim[i] != x->shape.dim[i]) return;
-    hid_t type = x->type ? x->type() : as_stored(id);
+    hid_t type = x->type->number == FD_H5_WORDS ? as_stored(id) : fd_h5_type_make(x->type);
     size_t bytes = type < 0 ? 0 : H5Tget_size(type);
     for (int i = 0; i < shape.rank; i++) bytes *= x->count.dim[i];
     x->ok = bytes <= sizeof x->data && fd_h5_read_block(id, type, shape.rank, x->start.dim, x->count.dim, x->data);

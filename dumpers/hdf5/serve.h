@@ -1,5 +1,5 @@
 /* What is asked of the HDF5 library across the wall (wall.h), and the child's side that asks it. Parent and child are one
- * program: pointers to functions mean the same in both. */
+ * program: pointers to what is static mean the same in both. */
 #ifndef FD_DUMPERS_HDF5_SERVE_H
 #define FD_DUMPERS_HDF5_SERVE_H
 
@@ -28,7 +28,7 @@ typedef struct fd_h5_exchange {
     char group[64];          /* the root of what is asked for, "" the file's own */
     char object[FD_H5_PATH]; /* from the root, "tensors/logits" */
     uint64_t first, most;
-    fd_h5_type type;
+    const fd_h5_type *type;
     fd_h5_shape shape, start, count; /* shape: what the dataset must have */
     bool live;                       /* FD_H5_OPEN: as the reader of a file that is being written */
     size_t memory;                   /* FD_H5_OPEN: bytes that the child may take */

@@ -202,7 +202,7 @@ static bool put_steps(const fd_import_plan *plan, hid_t file) {
     if (!rows) return false;
     for (int32_t s = 0; s < plan->n_step; s++)
         rows[s] = (fd_step_row){plan->steps[s].pos0, plan->steps[s].n_pos, (int32_t)plan->steps[s].kind, FD_TRACE_FULL};
-    hid_t memory = fd_step_row_type(), packed = H5Tcopy(memory);
+    hid_t memory = fd_h5_type_make(&fd_step_row_type), packed = H5Tcopy(memory);
     H5Tpack(packed);
     bool ok = fd_trace_put_list(file, "steps", packed, memory, plan->n_step, rows, false);
     fd_h5_release(packed);

@@ -85,7 +85,7 @@ static bool append_to_steps(fd_store *store, const fd_store_step *steps) {
         rows[i++] = (fd_step_row){step->pos0, step->n_tok, (int32_t)step->kind, (int32_t)step->level};
         n_pos = step->pos0 + step->n_tok;
     }
-    hid_t type = fd_step_row_type();
+    hid_t type = fd_h5_type_make(&fd_step_row_type);
     bool ok =
         H5Dset_extent(store->steps, &extent) >= 0 && fd_h5_write_block(store->steps, type, 1, &start, &count, rows);
     fd_h5_release(type);

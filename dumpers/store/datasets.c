@@ -82,7 +82,7 @@ bool fd_trace_put_list(hid_t root, const char *name, hid_t stored, hid_t memory,
 }
 
 bool fd_trace_make_lists(hid_t root, int32_t n_pos) {
-    hid_t step = fd_step_row_type(), group = make_group(root, "tensors");
+    hid_t step = fd_h5_type_make(&fd_step_row_type), group = make_group(root, "tensors");
     bool ok = make_table(root, plan_rows("tokens", H5T_STD_I32LE, 1, 1, n_pos), "token fed at each position") &&
               make_table(root, plan_rows("steps", step, 1, 1, n_pos),
                          "forward calls; kind 0 prefill, 1 decode, 2 verify; level 0 fingerprint, 1 stats, 2 full");
@@ -125,7 +125,7 @@ bool fd_trace_make_stats(hid_t root, int32_t n, int32_t n_pos) {
 }
 
 bool fd_trace_make_graph(hid_t root, const fd_graph_row *rows, int32_t n, bool compress) {
-    hid_t memory = fd_graph_row_type(), packed = H5Tcopy(memory);
+    hid_t memory = fd_h5_type_make(&fd_graph_row_type), packed = H5Tcopy(memory);
     H5Tpack(packed);
     bool ok = fd_trace_put_list(root, "graph", packed, memory, n, rows, compress);
     fd_h5_release(packed);

@@ -154,12 +154,8 @@ static fd_code read_tolerances(fd_golden *golden, fd_error *err) {
     if (!ok)
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: " TOLERANCES ": expected one for each of the attribute classes, and runs", golden->path);
-    fd_h5_block block = {.object = TOLERANCES,
-                         .type = fd_h5_type_f64,
-                         .element_bytes = sizeof(double),
-                         .shape = set.shape,
-                         .start = {.rank = 1},
-                         .count = set.shape};
+    fd_h5_block block = {
+        .object = TOLERANCES, .type = &fd_h5_f64, .shape = set.shape, .start = {.rank = 1}, .count = set.shape};
     if (!fd_h5_reader_rows(reader, &block, measured->nmse))
         return fd_h5_reader_fail(reader, err, FD_ERR_INPUT, "%s: " TOLERANCES ": cannot be read", golden->path);
     measured->n_class = n_class;

@@ -131,7 +131,7 @@ static fd_code read_graph(fd_trace *trace, fd_error *err) {
         rows[i].seq = (int32_t)i;
         rows[i].layer = -1;
     }
-    fd_h5_block block = {"graph", fd_graph_row_type, sizeof *rows, set.shape, {.rank = 1}, set.shape};
+    fd_h5_block block = {"graph", &fd_graph_row_type, set.shape, {.rank = 1}, set.shape};
     if (code == FD_OK && !fd_h5_reader_rows(trace->reader, &block, rows))
         code = fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: graph", trace->path);
     for (int32_t i = 0; code == FD_OK && i < trace->n_node; i++)

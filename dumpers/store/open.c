@@ -83,7 +83,7 @@ static fd_code check_steps(const fd_trace *trace, const fd_step_row *rows, int32
 
 static fd_code read_step_rows(const fd_trace *trace, fd_h5_shape shape, int32_t n, fd_step_row *rows, fd_error *err) {
     for (int32_t i = 0; i < n; i++) rows[i] = (fd_step_row){-1, -1, FD_STEP_PREFILL, (int32_t)trace->info.level};
-    fd_h5_block block = {"steps", fd_step_row_type, sizeof *rows, shape, {.rank = 1}, {1, {(hsize_t)n}}};
+    fd_h5_block block = {"steps", &fd_step_row_type, shape, {.rank = 1}, {1, {(hsize_t)n}}};
     if (fd_h5_reader_rows(trace->reader, &block, rows)) return FD_OK;
     return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT,
                              "%s: steps: expected a table of first, count, kind, level", trace->path);
@@ -150,7 +150,7 @@ static fd_code load(fd_trace *trace, fd_error *err) {
     if (bytes) trace->bytes = *bytes;
     FD_TRY(dataset_length(trace, "tokens", &n_token, &shape, err));
     FD_TRY(read_steps(trace, n_token, err));
-    FD_TRY(fd_trace_load_rows(trace, "tokens", fd_h5_type_i32, 4, 0, NULL, trace->n_pos, &tokens, err));
+    FD_TRY(fd_trace_load_rows(trace, "tokens", &fd_h5_i32, 0, NULL, trace->n_pos, &tokens, err));
     trace->tokens = tokens;
     FD_TRY(fd_trace_load_nodes(trace, err));
     return fd_trace_load_tables(trace, err);

@@ -152,10 +152,9 @@ static bool read_block(const fd_trace *trace, int32_t node, fd_h5_shape start, f
     char path[FD_TRACE_PATH];
     uint32_t dtype = trace->nodes[node].dtype;
     fd_h5_block block = {.object = fd_tensor_path(trace->nodes[node].name, path),
-                         .type = dtype == FD_F32   ? fd_h5_type_f32
-                                 : dtype == FD_F64 ? fd_h5_type_f64
-                                                   : NULL,
-                         .element_bytes = fd_element_bytes(dtype),
+                         .type = dtype == FD_F32   ? &fd_h5_f32
+                                 : dtype == FD_F64 ? &fd_h5_f64
+                                                   : &fd_h5_words,
                          .shape = trace->sets[node].shape,
                          .start = start,
                          .count = count};

@@ -24,8 +24,8 @@ typedef struct fd_trace_set {
 /* A table with a row for each position, of which as many are in memory as may be. */
 typedef struct fd_trace_table {
     const char *name;
-    fd_h5_type type;
-    size_t element_bytes, row_bytes;
+    const fd_h5_type *type;
+    size_t row_bytes;
     int n_rest;
     hsize_t rest[2];
     fd_h5_shape shape; /* of the dataset; it may have more rows than there are positions */
@@ -88,7 +88,7 @@ void fd_trace_table_free(fd_trace_table *table); /* NULL is fine */
 
 /* Reads rows [0, n) of a dataset whose other dimensions must be `rest`. `what` names it in messages. More rows than n
  * are an error unless the trace is incomplete. Refuses what claims more rows than the file stores bytes for. */
-fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, fd_h5_type type, size_t element_bytes, int n_rest,
+fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, const fd_h5_type *type, int n_rest,
                            const hsize_t *rest, int32_t n, void **out, fd_error *err);
 
 /* Sorts nodes made up from /tensors into the order in which a llama-like model executes them: by `seq` where every

@@ -47,49 +47,41 @@ const fd_health_info fd_health_columns[FD_HEALTH_COUNT] = {
 };
 #undef IN_HEALTH
 
-/* A fixed-length string type: NUL-padded, so that NumPy strips it. */
-static hid_t text_type(size_t size) {
-    hid_t type = H5Tcopy(H5T_C_S1);
-    H5Tset_size(type, size);
-    H5Tset_strpad(type, H5T_STR_NULLPAD);
-    return type;
-}
-
-hid_t fd_step_row_type(void) {
-    hid_t type = H5Tcreate(H5T_COMPOUND, sizeof(fd_step_row));
-    H5Tinsert(type, "first", offsetof(fd_step_row, first), H5T_NATIVE_INT32);
-    H5Tinsert(type, "count", offsetof(fd_step_row, count), H5T_NATIVE_INT32);
-    H5Tinsert(type, "kind", offsetof(fd_step_row, kind), H5T_NATIVE_INT32);
-    H5Tinsert(type, "level", offsetof(fd_step_row, level), H5T_NATIVE_INT32);
-    return type;
-}
-
-static void insert_text(hid_t type, const char *name, size_t offset, size_t size) {
-    hid_t text = text_type(size);
-    H5Tinsert(type, name, offset, text);
-    H5Tclose(text);
-}
-
-hid_t fd_graph_row_type(void) {
-    hid_t type = H5Tcreate(H5T_COMPOUND, sizeof(fd_graph_row));
-    H5Tinsert(type, "seq", offsetof(fd_graph_row, seq), H5T_NATIVE_INT32);
-    insert_text(type, "name", offsetof(fd_graph_row, name), 64);
-    insert_text(type, "op", offsetof(fd_graph_row, op), 24);
-    insert_text(type, "input0", offsetof(fd_graph_row, input[0]), 64);
-    insert_text(type, "input1", offsetof(fd_graph_row, input[1]), 64);
-    insert_text(type, "weight0", offsetof(fd_graph_row, weight[0]), 128);
-    insert_text(type, "weight1", offsetof(fd_graph_row, weight[1]), 128);
-    insert_text(type, "params", offsetof(fd_graph_row, params), 128);
-    H5Tinsert(type, "layer", offsetof(fd_graph_row, layer), H5T_NATIVE_INT32);
-    H5Tinsert(type, "n_dim", offsetof(fd_graph_row, n_dim), H5T_NATIVE_INT32);
-    static const char *const shapes[] = {"shape0", "shape1", "shape2", "shape3"};
-    for (size_t i = 0; i < 4; i++)
-        H5Tinsert(type, shapes[i], offsetof(fd_graph_row, shape) + i * sizeof(int32_t), H5T_NATIVE_INT32);
-    H5Tinsert(type, "over_kv", offsetof(fd_graph_row, over_kv), H5T_NATIVE_INT32);
-    insert_text(type, "dtype", offsetof(fd_graph_row, dtype), 8);
-    insert_text(type, "covers", offsetof(fd_graph_row, covers), 128);
-    return type;
-}
+#define INTEGER(row, name, member)                                                                                     \
+    { name, offsetof(row, member), 0 }
+#define TEXT(row, name, member)                                                                                        \
+    { name, offsetof(row, member), sizeof((row *)0)->member }
+static const fd_h5_member step_members[] = {
+    INTEGER(fd_step_row, "first", first),
+    INTEGER(fd_step_row, "count", count),
+    INTEGER(fd_step_row, "kind", kind),
+    INTEGER(fd_step_row, "level", level),
+};
+static const fd_h5_member graph_members[] = {
+    INTEGER(fd_graph_row, "seq", seq),
+    TEXT(fd_graph_row, "name", name),
+    TEXT(fd_graph_row, "op", op),
+    TEXT(fd_graph_row, "input0", input[0]),
+    TEXT(fd_graph_row, "input1", input[1]),
+    TEXT(fd_graph_row, "weight0", weight[0]),
+    TEXT(fd_graph_row, "weight1", weight[1]),
+    TEXT(fd_graph_row, "params", params),
+    INTEGER(fd_graph_row, "layer", layer),
+    INTEGER(fd_graph_row, "n_dim", n_dim),
+    INTEGER(fd_graph_row, "shape0", shape[0]),
+    INTEGER(fd_graph_row, "shape1", shape[1]),
+    INTEGER(fd_graph_row, "shape2", shape[2]),
+    INTEGER(fd_graph_row, "shape3", shape[3]),
+    INTEGER(fd_graph_row, "over_kv", over_kv),
+    TEXT(fd_graph_row, "dtype", dtype),
+    TEXT(fd_graph_row, "covers", covers),
+};
+#undef INTEGER
+#undef TEXT
+const fd_h5_type fd_step_row_type = {FD_H5_NO_NUMBER, sizeof(fd_step_row), step_members,
+                                     sizeof step_members / sizeof *step_members};
+const fd_h5_type fd_graph_row_type = {FD_H5_NO_NUMBER, sizeof(fd_graph_row), graph_members,
+                                      sizeof graph_members / sizeof *graph_members};
 
 static void fill_params(const fd_graph *graph, const fd_node *node, char *out, size_t size) {
     const fd_rope *rope = &node->rope;

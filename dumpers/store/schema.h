@@ -4,10 +4,10 @@
 #define FD_DUMPERS_STORE_SCHEMA_H
 
 #include "base/dtype.h"
-#include "dumpers/hdf5/h5.h"
+#include "dumpers/hdf5/type.h"
 #include "dumpers/store/trace.h"
 
-#define FD_TRACE_SCHEMA "firstdiff-trace"
+#define FD_TRACE_SCHEMA  "firstdiff-trace"
 #define FD_GOLDEN_SCHEMA "firstdiff-golden"
 enum { FD_TRACE_VERSION = 1 };
 
@@ -37,10 +37,8 @@ typedef struct fd_graph_row {
     char covers[128]; /* names of the nodes a fused kernel covers, separated by spaces; "" */
 } fd_graph_row;
 
-/* The compound types in memory, for the caller to H5Tclose. The file holds the same members, packed. A table that lacks
- * members is read with the fields left as they are. */
-hid_t fd_step_row_type(void);
-hid_t fd_graph_row_type(void);
+/* The file holds the same members, packed. A table that lacks members is read with the fields left as they are. */
+extern const fd_h5_type fd_step_row_type, fd_graph_row_type;
 
 /* Everything /graph says about node i. */
 void fd_graph_row_fill(const fd_graph *graph, int32_t i, uint32_t dtype, fd_graph_row *row);

@@ -37,16 +37,16 @@ static fd_code check_rows(const fd_trace *trace, const char *what, size_t elemen
     return FD_OK;
 }
 
-fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, fd_h5_type type, size_t element_bytes, int n_rest,
+fd_code fd_trace_load_rows(const fd_trace *trace, const char *what, const fd_h5_type *type, int n_rest,
                            const hsize_t *rest, int32_t n, void **out, fd_error *err) {
-    fd_h5_block block = {what, type, element_bytes, .start = {.rank = 1 + n_rest}, .count = {1 + n_rest, {(hsize_t)n}}};
-    size_t bytes = (size_t)n * element_bytes;
+    fd_h5_block block = {what, type, .start = {.rank = 1 + n_rest}, .count = {1 + n_rest, {(hsize_t)n}}};
+    size_t bytes = (size_t)n * type->bytes;
     *out = NULL;
     for (int i = 0; i < n_rest; i++) {
         block.count.dim[1 + i] = rest[i];
         bytes *= (size_t)rest[i];
     }
-    FD_TRY(check_rows(trace, what, element_bytes, n_rest, rest, n, &block.shape, err));
+    FD_TRY(check_rows(trace, what, type->bytes, n_rest, rest, n, &block.shape, err));
     fd_code code = FD_OK;
     void *rows = malloc(bytes ? bytes : 1);
     if (!rows)
@@ -77,8 +77,8 @@ static fd_code load_column(fd_trace *trace, int c, fd_error *err) {
         if (!ok) return fd_fail(err, FD_ERR_INPUT, "%s: %s: expected [n_pos, n_layer, n_head]", trace->path, what);
         if (rest[0] * rest[1] > trace->memory / 8 / sizeof(float) / ((size_t)trace->n_pos + 1)) return FD_OK;
     }
-    FD_TRY(fd_trace_load_rows(trace, what, info->is_int ? fd_h5_type_i32 : fd_h5_type_f32, 4, info->n_extra, rest,
-                              trace->n_pos, &rows, err));
+    FD_TRY(fd_trace_load_rows(trace, what, info->is_int ? &fd_h5_i32 : &fd_h5_f32, info->n_extra, rest, trace->n_pos,
+                              &rows, err));
     if (info->n_extra == 2) {
         trace->n_layer = (int32_t)rest[0];
         trace->n_head = (int32_t)rest[1];
@@ -93,24 +93,20 @@ static fd_code load_column(fd_trace *trace, int c, fd_error *err) {
 }
 
 /* Checks a table [n_pos, n_node, columns] and reads it, if all of it may be in memory; else fd_trace_table_row does. */
-static fd_code open_table(const fd_trace *trace, const char *name, fd_h5_type type, size_t element_bytes, int n_column,
+static fd_code open_table(const fd_trace *trace, const char *name, const fd_h5_type *type, int n_column,
                           fd_trace_table **out, fd_error *err) {
     fd_trace_table *t = calloc(1, sizeof *t);
     if (!t) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
     *out = t;
-    *t = (fd_trace_table){.name = name,
-                          .type = type,
-                          .element_bytes = element_bytes,
-                          .n_rest = 2,
-                          .rest = {(hsize_t)trace->n_node, (hsize_t)n_column}};
-    t->row_bytes = (size_t)trace->n_node * (size_t)n_column * element_bytes;
+    *t = (fd_trace_table){.name = name, .type = type, .n_rest = 2, .rest = {(hsize_t)trace->n_node, (hsize_t)n_column}};
+    t->row_bytes = (size_t)trace->n_node * (size_t)n_column * type->bytes;
     size_t most = t->row_bytes ? trace->memory / 8 / t->row_bytes : SIZE_MAX;
     t->most = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int32_t)most;
     if (trace->n_pos <= t->most) {
         t->n = trace->n_pos;
-        return fd_trace_load_rows(trace, name, type, element_bytes, 2, t->rest, t->n, &t->rows, err);
+        return fd_trace_load_rows(trace, name, type, 2, t->rest, t->n, &t->rows, err);
     }
-    fd_code code = check_rows(trace, name, element_bytes, 2, t->rest, trace->n_pos, &t->shape, err);
+    fd_code code = check_rows(trace, name, type->bytes, 2, t->rest, trace->n_pos, &t->shape, err);
     if (code == FD_OK && !(t->rows = malloc((size_t)t->most * t->row_bytes)))
         code = fd_fail(err, FD_ERR_MEMORY, "%s: %s: out of memory for %zu bytes", trace->path, name,
                        (size_t)t->most * t->row_bytes);
@@ -123,7 +119,6 @@ const void *fd_trace_table_row(const fd_trace *trace, fd_trace_table *t, int32_t
         if (n > trace->n_pos - first) n = trace->n_pos - first;
         fd_h5_block block = {.object = t->name,
                              .type = t->type,
-                             .element_bytes = t->element_bytes,
                              .shape = t->shape,
                              .start = {3, {(hsize_t)first}},
                              .count = {3, {(hsize_t)n, t->rest[0], t->rest[1]}}};
@@ -145,8 +140,8 @@ fd_code fd_trace_load_tables(fd_trace *trace, fd_error *err) {
     if ((prints || stats) && !trace->has_graph)
         return fd_fail(err, FD_ERR_INPUT, "%s: %s without /graph: nothing says which column is which tensor",
                        trace->path, prints ? "fingerprints" : "stats");
-    if (prints) FD_TRY(open_table(trace, "fingerprints", fd_h5_type_u64, 8, 2, &trace->fingerprints, err));
-    if (stats) FD_TRY(open_table(trace, "stats", fd_h5_type_f64, 8, FD_N_STATS, &trace->stats, err));
+    if (prints) FD_TRY(open_table(trace, "fingerprints", &fd_h5_u64, 2, &trace->fingerprints, err));
+    if (stats) FD_TRY(open_table(trace, "stats", &fd_h5_f64, FD_N_STATS, &trace->stats, err));
     if ((size_t)trace->n_pos > trace->memory / 8 / sizeof *trace->health) return FD_OK; /* said in trace.h */
     if (!fd_h5_reader_has(trace->reader, "health")) return FD_OK;
     trace->health = malloc((size_t)trace->n_pos * sizeof *trace->health + 1);

@@ -105,7 +105,7 @@ static fd_code read_hashes(const fd_trace *trace, const char *set, fd_weight_row
     fd_h5_question few = {FD_H5_HASHES, set, "", (uint32_t)(w->n_hash * 8)};
     if (w->n_hash * 8 <= FEW_BYTES && fd_h5_reader_ask(trace->reader, &few, w->hashes).found == FD_H5_FOUND)
         return FD_OK;
-    fd_h5_block block = {set, fd_h5_type_u64, 8, found.shape, {.rank = 1}, found.shape};
+    fd_h5_block block = {set, &fd_h5_u64, found.shape, {.rank = 1}, found.shape};
     if (!fd_h5_reader_rows(trace->reader, &block, w->hashes))
         return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: weights/%.160s: cannot be read", trace->path,
                                  w->name);

@@ -24,6 +24,43 @@ static const seed seeds[] = {
     {"btree_2", true, {2, 2}, {H5S_UNLIMITED, H5S_UNLIMITED}},
 };
 
+static void write_table(hid_t file, bool chunked) {
+    static const struct {
+        int32_t first;
+        char text[8];
+        int32_t last;
+    } rows[3] = {{1, "one", -1}, {2, "two", -2}, {3, "three", -3}};
+    hsize_t n = 3, chunk = 2;
+    hid_t text = H5Tcopy(H5T_C_S1), type = H5Tcreate(H5T_COMPOUND, sizeof *rows),
+          create = H5Pcreate(H5P_DATASET_CREATE);
+    H5Tset_size(text, 8);
+    H5Tset_strpad(text, H5T_STR_NULLPAD);
+    H5Tinsert(type, "first", 0, H5T_STD_I32LE);
+    H5Tinsert(type, "text", 4, text);
+    H5Tinsert(type, "last", 12, H5T_STD_I32LE);
+    if (chunked) H5Pset_chunk(create, 1, &chunk);
+    hid_t space = H5Screate_simple(1, &n, NULL),
+          set = H5Dcreate2(file, "steps", type, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows);
+    H5Dclose(set);
+    H5Sclose(space);
+    H5Pclose(create);
+    H5Tclose(type);
+    H5Tclose(text);
+}
+
+/* In the newer format more than eight links are in a heap. */
+static void write_group(hid_t file, int n) {
+    hid_t group = H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Lcreate_hard(file, "x", group, "x", H5P_DEFAULT, H5P_DEFAULT);
+    for (int i = 0; i < n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "blk.%d.attn_norm", i);
+        H5Lcreate_hard(file, "tokens", group, name, H5P_DEFAULT, H5P_DEFAULT);
+    }
+    H5Gclose(group);
+}
+
 static uint64_t write_file(const char *path, const seed *s) {
     static const float values[24] = {1, 2, 3};
     hsize_t dim[2] = {6, 4};
@@ -46,7 +83,8 @@ static uint64_t write_file(const char *path, const seed *s) {
     space = H5Screate_simple(1, &n, NULL);
     H5Dclose(H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Sclose(space);
-    H5Gclose(H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    write_table(file, s->chunk[0] > 0);
+    write_group(file, s->latest ? 40 : 12);
     fd_h5_put_string(file, "dtype", "a text");
     H5Pclose(create);
     H5Pclose(access);

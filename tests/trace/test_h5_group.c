@@ -73,6 +73,107 @@ Test(h5_group, one_long_name_for_all_links_takes_no_memory) {
     free(file);
 }
 
+/* ---- heaps: groups of many links in the newer format ---- */
+
+typedef struct heap_case {
+    const char *name;
+    int n, removed; /* links made, every so manieth of them taken away again */
+    int length;     /* of the names, at most */
+    bool ordered;   /* listed in order of creation, too */
+} heap_case;
+
+/* The group "g" of a new file; its bytes, to free. */
+static uint8_t *write_heap(const char *path, const heap_case *c, uint64_t *header, size_t *size) {
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS), create = H5Pcreate(H5P_GROUP_CREATE);
+    H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+    if (c->ordered) H5Pset_link_creation_order(create, H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access),
+          group = H5Gcreate2(file, "g", H5P_DEFAULT, create, H5P_DEFAULT);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < c->n; i++) {
+            char name[512];
+            int n = snprintf(name, sizeof name, "blk.%d.", i * 7919 % c->n), length = 8 + i * 31 % c->length;
+            while (n < length) name[n++] = (char)('a' + i % 26);
+            name[n] = '\0';
+            if (!pass) H5Lcreate_hard(file, "/", group, name, H5P_DEFAULT, H5P_DEFAULT);
+            if (pass && c->removed && i % c->removed == 0) H5Ldelete(group, name, H5P_DEFAULT);
+        }
+    H5O_info_t info;
+    H5Oget_info2(group, &info, H5O_INFO_BASIC);
+    *header = info.addr;
+    H5Gclose(group);
+    H5Fclose(file);
+    H5Pclose(create);
+    H5Pclose(access);
+    FILE *in = fopen(path, "rb");
+    fseek(in, 0, SEEK_END);
+    *size = (size_t)ftell(in);
+    uint8_t *data = malloc(*size);
+    rewind(in);
+    cr_assert_eq(fread(data, 1, *size, in), *size);
+    fclose(in);
+    return data;
+}
+
+Test(h5_group, links_of_a_heap_are_the_librarys) {
+    static const heap_case cases[] = {
+        {"one block", 12, 0, 10, false},      {"one indirect block", 300, 0, 60, false},
+        {"in order", 300, 0, 60, true},       {"taken away", 3000, 3, 40, false},
+        {"only a few left", 40, 2, 20, true}, {"indirect blocks below", 12000, 0, 400, false},
+    };
+    const char *path = fixture_path("heap.h5");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        uint64_t header;
+        size_t size, n, n_theirs;
+        uint8_t *data = write_heap(path, &cases[k], &header, &size);
+        fd_h5_bytes bytes = {-1, data, size};
+        fd_h5_window window = {.n = 0};
+        fd_h5_link *mine = fd_h5_group_links(&bytes, &window, header, 1 << 20, &n);
+        hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), group = H5Gopen2(file, "g", H5P_DEFAULT);
+        fd_h5_link *theirs = fd_h5_links(group, 1 << 20, &n_theirs);
+        cr_assert(mine && theirs && n == n_theirs, "%s: %zu links, %zu", cases[k].name, n, n_theirs);
+        for (size_t i = 0; i < n; i++)
+            cr_assert(strcmp(mine[i].name, theirs[i].name) == 0 && mine[i].address == theirs[i].address, "%s: %s, %s",
+                      cases[k].name, mine[i].name, theirs[i].name);
+        free(mine);
+        window.n = 0;
+        mine = fd_h5_group_links(&bytes, &window, header, n - 1, &n);
+        cr_expect_not(mine, "%s: more than the limit", cases[k].name);
+        H5Gclose(group);
+        H5Fclose(file);
+        free(theirs);
+        free(data);
+    }
+    remove(path);
+}
+
+/* Every byte of the metadata turned over, one after another: refused by a checksum, or nothing that counts. */
+Test(h5_group, damaged_heaps_are_refused) {
+    const heap_case c = {"damaged", 60, 0, 40, true};
+    const char *path = fixture_path("damaged_heap.h5");
+    uint64_t header;
+    size_t size, n, n_sound, refused = 0;
+    uint8_t *data = write_heap(path, &c, &header, &size);
+    fd_h5_bytes bytes = {-1, data, size};
+    fd_h5_window window = {.n = 0};
+    fd_h5_link *sound = fd_h5_group_links(&bytes, &window, header, 1 << 10, &n_sound);
+    cr_assert(sound && n_sound == 60);
+    for (size_t at = 0; at < size; at++) {
+        data[at] ^= 0x41;
+        window.n = 0;
+        fd_h5_link *links = fd_h5_group_links(&bytes, &window, header, 1 << 10, &n);
+        if (!links) refused++;
+        for (size_t i = 0; links && i < n; i++)
+            cr_assert(n == n_sound && strcmp(links[i].name, sound[i].name) == 0, "byte %zu", at);
+        free(links);
+        data[at] ^= 0x41;
+    }
+    cr_expect_gt(refused, 60 * 11, "at least the records of the tree: %zu", refused);
+    free(sound);
+    free(data);
+    remove(path);
+}
+
 Test(h5_group, a_tensor_has_few_names) {
     const char *path = fixture_path("names.h5");
     for (int more = 0; more < 2; more++) {
