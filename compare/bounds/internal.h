@@ -48,7 +48,13 @@ static inline bool fd_bound_has_sums(uint32_t dtype) {
 
 /* λ for sums of n terms. */
 static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {
-    return fd_bound_lambda((double)n, work->args->n_output);
+    return work->c->typical ? 1 : fd_bound_lambda((double)n, work->args->n_output);
+}
+
+/* A typical class: what n additions leave of each product and of the result, each rounded by u: their partial sums are a walk
+ * to the result. Else 0. */
+static inline double fd_bound_typical_chain(const fd_bound_work *work, double u, int64_t n) {
+    return work->c->typical ? u * sqrt((double)n) / 2 : 0;
 }
 
 /* What cap·tanh(before / cap) is off by, `before` by `error`; without the rounding of the result. */

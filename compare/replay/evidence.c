@@ -124,7 +124,8 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
         double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
         if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
-        errors += ((double)row->candidate[i] - row->replayed[i]) * ((double)row->candidate[i] - row->replayed[i]);
+        double error = row->candidate[i] - row->replayed[i];
+        if (!isinf(row->candidate[i]) || !isinf(row->replayed[i])) errors += error * error; /* not of masked scores */
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
@@ -137,6 +138,18 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.long_span = seen.through && e->n_way[node] >= LONG_SPAN;
     c->loses_to_steps |= row->steps > 0;
     c->rows[slot_of(e, node, row->pos)] = seen;
+}
+
+void fd_evidence_add_typical(void *user, const fd_attribution_row *row) {
+    fd_class_case *c = user;
+    fd_evidence_row *seen = &c->rows[slot_of(c->evidence, row->node->id, row->pos)];
+    double squares = 0, size = 0;
+    for (int64_t i = 0; i < row->stride; i++) {
+        if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
+        if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
+    }
+    seen->typical = (float)sqrt(squares / (double)row->stride);
+    seen->unknown = row->node->op == FD_OP_TOP_K || !(squares <= size);
 }
 
 fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {
