@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "compare/diagnose/below_bounds.h"
+#include "compare/diagnose/first_layer.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/mixed.h"
@@ -86,15 +87,29 @@ static void add_inconclusive(fd_comparison *c, const fd_node_finding *f) {
     fd_verdict_reason(c->verdict, r);
 }
 
+static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_error *err) {
+    const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    fd_explanation e;
+    if (!of->found || c->below.named || !fd_first_layer(c->o->graph, of)) return FD_OK;
+    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    FD_TRY(fd_begin_at_first_layer(&ask, of, &e, err));
+    c->first = e;
+    c->explained_node = of->first.node;
+    c->explained_pos = of->first.pos;
+    return FD_OK;
+}
+
 /* What the bounds have room for: what replay leaves has not, or what has the direction of a bug. */
 static fd_code find_below_bounds(fd_comparison *c, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_node_finding left;
     FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
     FD_TRY(fd_find_below_bounds(&ask, of, &c->below, &c->verdict->diagnosis.causes, err));
+    FD_TRY(begin_at_first_layer(c, of, err));
     if (left.finding == FD_FOUND_NOTHING || c->below.named) return FD_OK;
-    fd_remark r = reason_at(c, FD_REASON_RESIDUAL, &left);
+    fd_remark r = reason_at(c, left.usual > 0 ? FD_REASON_LARGE_ERRORS : FD_REASON_RESIDUAL, &left);
     r.n[0] = left.n_odd;
+    r.n[1] = (int64_t)(left.usual * 1e12);
     snprintf(r.other, sizeof r.other, "%.1e", left.left);
     fd_verdict_reason(c->verdict, r);
     return FD_OK;

@@ -8,6 +8,7 @@
 #include "compare/diagnose/suspects.h"
 #include "compare/measure/measure.h"
 #include "compare/replay/rival.h"
+#include "compare/replay/typical.h"
 #include "compare/replay/z_map.h"
 
 /* Bounds. */
@@ -156,11 +157,20 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     return attribute_side(c, FD_CANDIDATE, rival, &unused, out, err);
 }
 
+/* An inferred class was chosen by what it leaves of a sample. */
+static fd_code suspect_large_errors(const fd_comparison *c, const fd_judged_class *class_, fd_attribution *out,
+                                    fd_error *err) {
+    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    bool known = class_->source == FD_CLASS_INFERRED && !class_->evidence.outside && !out->found;
+    return known ? FD_OK : fd_suspect_large_errors(&how, out, err);
+}
+
 fd_code fd_judge_candidate(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
     FD_TRY(attribute_side(c, FD_CANDIDATE, c->o->numerics, class_, out, err));
     FD_TRY(note_16_bit_tensors(c, out, err));
     FD_TRY(leave_misrecorded_out(c, class_, out, err));
-    return yield_to_rival(c, class_, out, err);
+    FD_TRY(yield_to_rival(c, class_, out, err));
+    return suspect_large_errors(c, class_, out, err);
 }
 
 fd_code fd_judge_reference(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {

@@ -254,7 +254,9 @@ static void promote(fd_attribution *of, const fd_node_finding *f) {
 void fd_attribution_promote(const fd_graph *graph, fd_attribution *of, const char *suffix) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->suspect[i];
-        if (f->finding == FD_FOUND_NOTHING || of->introduced[i].finding != FD_FOUND_NOTHING) continue;
+        const fd_node_finding *found = &of->introduced[i];
+        bool earlier = found->finding == FD_FOUND_NOTHING || f->step < found->step;
+        if (f->finding == FD_FOUND_NOTHING || !earlier) continue;
         if (!suffix || strcmp(suffix, fd_fault_suffix(&graph->nodes[i])) == 0) promote(of, f);
     }
 }

@@ -4,7 +4,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/replay/evidence_internal.h"
 #include "compare/replay/residuals.h"
-#include "compare/replay/rival.h"
+#include "compare/replay/typical.h"
 
 /* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
@@ -103,7 +103,7 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
 /* Larger than the class's roundings make them, though its bounds have room. *known: they are smaller than the row. */
 static bool is_large(const fd_class_case *c, const fd_evidence_row *row, bool *known) {
     *known = !row->unknown;
-    if (!fd_class_leaves_nothing(c->numerics)) return fd_error_is_too_large((double)row->error, (double)row->typical);
+    if (!fd_class_leaves_nothing(c->numerics)) return !(row->error <= FD_MOST_ERROR * row->typical);
     return row->through && row->long_span && !(row->error <= LARGE_FOR_REPEATED * row->tau);
 }
 
