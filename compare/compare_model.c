@@ -102,9 +102,12 @@ static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_err
 /* What the bounds have room for: what replay leaves has not, or what has the direction of a bug. */
 static fd_code find_below_bounds(fd_comparison *c, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
-    fd_node_finding left;
-    FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
-    FD_TRY(fd_find_below_bounds(&ask, of, &c->below, &c->verdict->diagnosis.causes, err));
+    fd_causes *causes = &c->verdict->diagnosis.causes;
+    fd_node_finding left = {0};
+    bool by_direction = !fd_class_leaves_nothing(of->numerics); /* what is left of a row names better elsewhere */
+    if (by_direction) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
+    if (!c->below.named) FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
+    if (!by_direction) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
     FD_TRY(begin_at_first_layer(c, of, err));
     if (left.finding == FD_FOUND_NOTHING || c->below.named) return FD_OK;
     fd_remark r = reason_at(c, left.usual > 0 ? FD_REASON_LARGE_ERRORS : FD_REASON_RESIDUAL, &left);

@@ -14,7 +14,7 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     const fd_weight *w = p->weight;
     const fd_numerics_class *c = work->c;
     int64_t n = w->n_col, n_pos = p->n_pos, most = MOST_SUMS / n_pos;
-    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_weight_roundoff(c, w->dtype);
+    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_rounding(c, fd_bound_weight_roundoff(c, w->dtype));
     double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
     bool cut = c->in_truncates && (!c->q8_activations || w->dtype == FD_F32);
     double typical = fd_bound_typical_chain(work, u_acc, n);

@@ -7,9 +7,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
-
-/* Tensors on a way that is long, fewer than a layer has. */
-enum { LONG_SPAN = 8 };
+#include "compare/replay/typical.h"
 
 /* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
  * replay has not these roundings. */
@@ -135,7 +133,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.left = (float)fd_row_oddness(row);
     seen.remains = (float)fd_row_left(row);
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
-    seen.long_span = seen.through && e->n_way[node] >= LONG_SPAN;
+    seen.long_span = seen.through && e->n_way[node] >= FD_LONG_SPAN;
     c->loses_to_steps |= row->steps > 0;
     c->rows[slot_of(e, node, row->pos)] = seen;
 }

@@ -103,7 +103,8 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
 /* Larger than the class's roundings make them, though its bounds have room. *known: they are smaller than the row. */
 static bool is_large(const fd_class_case *c, const fd_evidence_row *row, bool *known) {
     *known = !row->unknown;
-    if (!fd_class_leaves_nothing(c->numerics)) return !(row->error <= FD_MOST_ERROR * row->typical);
+    float most = row->long_span ? FD_MOST_ERROR_LONG_SPAN : FD_MOST_ERROR;
+    if (!fd_class_leaves_nothing(c->numerics)) return !(row->error <= most * row->typical);
     return row->through && row->long_span && !(row->error <= LARGE_FOR_REPEATED * row->tau);
 }
 

@@ -8,11 +8,8 @@
 #include "compare/replay/residuals.h"
 #include "faults/faults.h"
 
-/* A row's error over what the class leaves as a rule. Of sound runs this is a tenth to a half, in most rows of a kind of tensor alike: what
- * is rounded by as much as could be differs between engines. So it is too large, too, if it is many times that of most rows, and not
- * small. */
+/* Half of that is too large, too, where it is many times what most rows of the kind have. */
 #define MANY_TIMES 8.0f
-#define NOT_SMALL  1.0f
 
 enum { FEWEST_ROWS = 2 };
 
@@ -23,6 +20,7 @@ typedef struct search {
     bool *wanted;           /* [n_node]; owned */
     float *error;           /* [n_node, n_pos] root mean square; then over that of roundings; -1: not known; owned */
     float *usual, *most;    /* [n_node] of rows of its kind; beyond which a row's is too large; owned */
+    bool *far;              /* [n_node] through a long span; owned */
     fd_node_finding *large; /* [n_node] the first row with too large an error, n_odd of them; owned */
 } search;
 
@@ -50,6 +48,7 @@ static void add_typical(void *user, const fd_attribution_row *row) {
     double typical = size_of(row->tau, NULL, row->stride), size = size_of(row->replayed, NULL, row->stride);
     if (*error >= 0 && !(typical <= size)) *error = -1;
     if (*error > 0) *error /= (float)typical;
+    s->far[row->node->id] |= row->node->id - row->span_first >= FD_LONG_SPAN;
 }
 
 static void add_finding(void *user, const fd_attribution_row *row) {
@@ -106,7 +105,8 @@ static fd_code choose(search *s, bool *any, fd_error *err) {
         int32_t n_large = 0;
         if (!s->wanted[i]) continue;
         s->usual[i] = usual_of_kind(s, i, scratch);
-        s->most[i] = fminf(FD_MOST_ERROR, fmaxf(NOT_SMALL, MANY_TIMES * s->usual[i]));
+        const float most = s->far[i] ? FD_MOST_ERROR_LONG_SPAN : FD_MOST_ERROR;
+        s->most[i] = fminf(most, fmaxf(most / 2, MANY_TIMES * s->usual[i]));
         for (int32_t p = 0; p < s->n_pos; p++) n_large += !(s->error[(int64_t)i * s->n_pos + p] <= s->most[i]);
         s->wanted[i] = n_large >= FEWEST_ROWS;
         *any |= s->wanted[i];
@@ -126,8 +126,9 @@ static fd_code look(const fd_attribution_options *options, const fd_numerics_cla
     s->error = malloc(sizeof *s->error * n);
     s->usual = calloc(n_node, sizeof *s->usual);
     s->most = calloc(n_node, sizeof *s->most);
+    s->far = calloc(n_node, sizeof *s->far);
     s->large = calloc(n_node, sizeof *s->large);
-    if (!s->error || !s->usual || !s->most || !s->large || !s->wanted)
+    if (!s->error || !s->usual || !s->most || !s->far || !s->large || !s->wanted)
         return fd_fail(err, FD_ERR_MEMORY, "sizes of errors of %zu nodes: out of memory", n_node);
     for (size_t i = 0; i < n; i++) s->error[i] = -1;
     FD_TRY(pass(options, numerics, s, add_error, err));
@@ -141,6 +142,7 @@ static void search_free(search *s) {
     free(s->error);
     free(s->usual);
     free(s->most);
+    free(s->far);
     free(s->large);
 }
 
@@ -148,7 +150,7 @@ static void add_suspects(const search *s, fd_attribution *of) {
     for (int32_t i = 0; i < s->graph->n_node; i++) {
         const fd_node_finding *large = &s->large[i], *found = &of->introduced[i];
         bool earlier = found->finding == FD_FOUND_NOTHING || large->step < found->step;
-        if (large->n_odd > 0 && earlier) of->suspect[i] = *large;
+        if (large->n_odd >= FEWEST_ROWS && earlier) of->suspect[i] = *large;
     }
 }
 
@@ -177,7 +179,7 @@ fd_code fd_has_large_errors(const fd_attribution_options *options, const fd_nume
     search s = {.wanted = calloc((size_t)options->graph->n_node, sizeof *s.wanted)};
     if (s.wanted) s.wanted[node] = true;
     fd_code code = look(options, numerics, &s, err);
-    *yes = code == FD_OK && s.large[node].n_odd > 0;
+    *yes = code == FD_OK && s.large[node].n_odd >= FEWEST_ROWS;
     search_free(&s);
     return code;
 }
