@@ -104,6 +104,7 @@ typedef struct fd_verdict_replay {
     int32_t n_slice_beyond;        /* heads with elements beyond */
     fd_verdict_extent extent;
     double left; /* found by what is left of n_odd rows, within the bounds: of the size of that row; n_odd 0: by them */
+    double left_usually; /* by a sound engine of the class; 0: a millionth */
     int32_t n_odd;
     int64_t n_nan_new;
     char span_first[64]; /* the divergence lies in span_first … node, because `missing` were not recorded; "" */
@@ -247,6 +248,7 @@ typedef enum fd_remark_kind {
     FD_REASON_MIXED_CLASS,     /* node; text: what its kind is rounded to */
     FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
     FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */
+    FD_REASON_LARGE_ERRORS,    /* the same; n[1]: what is left as a rule, in millionths of a millionth */
     /* notes: without weight */
     FD_NOTE_MODEL_UNRECORDED,
     FD_NOTE_CONTRACTS_DIFFER,

@@ -8,11 +8,15 @@
 /* Multiply-adds that take as long as the lanes of a dot, and as an expf with its sum. */
 enum { SHORT_DOT = 64, EXP = 64 };
 
+/* llama.cpp's backends. */
+static bool is_ggml(const fd_emulate *e) {
+    return e->class_.product == FD_EMULATE_OF_WEIGHT || e->class_.product == FD_EMULATE_OF_WEIGHT_CUDA;
+}
+
 /* ggml dots rows of blocks with q in blocks of Q8_0, and mixes rows of V in binary32; elsewhere such rows are
  * dequantised and are as any other. */
 static bool meets_blocks(const fd_emulate *e, const fd_node *cache) {
-    fd_emulate_type type = e->class_.product;
-    return cache->kv_type != FD_F32 && (type == FD_EMULATE_OF_WEIGHT || type == FD_EMULATE_OF_WEIGHT_CUDA);
+    return cache->kv_type != FD_F32 && is_ggml(e);
 }
 
 fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *err) {
@@ -24,7 +28,10 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
     float *k = fd_emulate_reserve(&e->right, sizeof(float) * (size_t)n_k, err);
     if (!q || !k) return FD_ERR_MEMORY;
     const bool blocks = meets_blocks(e, k_node);
-    fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.attention, args->in[0], q, n_q);
+    const bool scaled = is_ggml(e) && fd_graph_scales_query(args->graph);
+    const float before = scaled ? args->node->scale : 1, after = scaled ? 1 : args->node->scale;
+    for (int64_t i = 0; i < n_q; i++) q[i] = ((const float *)args->in[0])[i] * before;
+    fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.attention, q, q, n_q);
     fd_round_row(blocks ? FD_EMULATE_F32 : e->class_.attention, args->in[1], k, n_k);
     for (int64_t head = 0; blocks && head < n_q / dim; head++) fd_round_through(FD_Q8_0, q + head * dim, dim);
 
@@ -41,7 +48,7 @@ fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *
                 bool hidden = t > args->pos0 + p || t < fd_node_first_seen(args->node, args->pos0 + p);
                 float dot = 0;
                 if (!hidden) dot = fd_emulate_products(e, FD_OP_ATTN_SCORES, kv_type, q + head * dim, row, dim);
-                s[t] = hidden ? -(float)INFINITY : fd_round_to(e->class_.tensor, dot) * args->node->scale;
+                s[t] = hidden ? -(float)INFINITY : fd_round_to(e->class_.tensor, dot) * after;
                 if (!hidden && args->node->softcap > 0)
                     s[t] = fd_emulate_capped(e, fd_round_to(e->class_.tensor, s[t]), args->node->softcap);
             }

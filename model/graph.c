@@ -65,6 +65,13 @@ fd_code fd_graph_set_kv_types(fd_graph *graph, const char *text, fd_error *err) 
     return FD_OK;
 }
 
+bool fd_graph_scales_query(const fd_graph *graph) {
+    static const char *const archs[] = {"gemma", "gemma2", "gemma3", "phi2", "phi3"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strcmp(graph->hparams.arch, archs[i]) == 0) return true;
+    return false;
+}
+
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];

@@ -196,6 +196,10 @@ void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 fd_code fd_graph_set_kv_types(fd_graph *graph, const char *types, fd_error *err);
 fd_code fd_kv_types_parse(const char *types, uint32_t *k, uint32_t *v, fd_error *err);
 
+/* llama.cpp multiplies Q by the scale of the scores before the product with K, so it is Q times the scale that its kernels round
+ * (its graphs of Gemma, Phi 2 and Phi 3); elsewhere the product is scaled. */
+bool fd_graph_scales_query(const fd_graph *graph);
+
 /* FD_ERR_UNSUPPORTED for a graph with a node that no GPU kernel computes, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
 

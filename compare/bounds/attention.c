@@ -13,7 +13,8 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
     const fd_numerics_class *c = work->c;
     const fd_node *q_node = &op->graph->nodes[work->node->input[0]], *k_node = &op->graph->nodes[work->node->input[1]];
     int32_t n_head = q_node->shape[0], d = q_node->shape[1], n_head_kv = k_node->shape[0];
-    double lambda = fd_bound_lambda_of(work, d), u_chain = lambda * c->u_acc * sqrt((double)d);
+    double lambda = fd_bound_lambda_of(work, d), typical = fd_bound_typical_chain(work, c->u_acc, d);
+    double u_chain = c->typical ? 0 : lambda * c->u_acc * sqrt((double)d);
     double u_mean = c->in_truncates ? 2 * c->u_attn : 0, scale = (double)work->node->scale;
     double cap = (double)work->node->softcap;
 
@@ -29,10 +30,10 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
                 double product = q[i] * k[i], a = k[i] * e_q[i], b = q[i] * e_k[i], both = e_q[i] * e_k[i];
                 dot += product;
                 sum += fabs(product);
-                square += a * a + b * b + both * both + c->u_op * c->u_op * product * product;
+                square += a * a + b * b + both * both + (c->u_op * c->u_op + typical * typical) * product * product;
             }
-            *tau = fabs(scale) * (u_chain * sum + lambda * sqrt(square)) + (c->u_op + u_mean) * fabs(dot * scale) +
-                   c->tiny_out;
+            *tau = fabs(scale) * (u_chain * sum + lambda * sqrt(square)) +
+                   (c->u_op + u_mean + typical) * fabs(dot * scale) + c->tiny_out;
             double stored = *tau + c->u_out * fabs(dot * scale); /* between two kernels */
             if (cap > 0) *tau = fd_bound_capped(dot * scale, cap, stored, c->u_op, c->tiny_out);
         }
@@ -87,7 +88,9 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t n = op->pos0 + item / n_head + 1, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
         const double *p = work->in[0] + item * op->n_kv, *e_p = work->e[0] + item * op->n_kv;
-        double lambda = fd_bound_lambda_of(work, n), u_chain = lambda * fmax(c->u_acc, c->u_mix) * sqrt((double)n);
+        double lambda = fd_bound_lambda_of(work, n), u_sum = fmax(c->u_acc, c->u_mix);
+        double typical = fd_bound_typical_chain(work, u_sum, n),
+               u_chain = c->typical ? 0 : lambda * u_sum * sqrt((double)n);
         double u_mean = c->in_truncates ? 2 * c->u_attn : 0;
         for (int32_t i = 0; i < d; i++) {
             double sum = 0, square = 0;
@@ -95,10 +98,10 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
                 int64_t at = (t * n_head_kv + kv_head) * d + i;
                 double v = work->in[1][at], e_v = work->e[1][at], a = v * e_p[t], b = p[t] * e_v, both = e_p[t] * e_v;
                 sum += fabs(p[t] * v);
-                square += a * a + b * b + both * both;
+                square += a * a + b * b + both * both + typical * typical * p[t] * p[t] * v * v;
             }
             work->tau[item * d + i] = (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum + lambda * sqrt(square) +
-                                      u_mean * fabs(work->y[item * d + i]);
+                                      (u_mean + typical) * fabs(work->y[item * d + i]);
         }
     }
 }

@@ -45,12 +45,12 @@ static void add_block_error(const double *x, int64_t n, int64_t block, double *e
     }
 }
 
-static void add_rounding(const double *x, int64_t n, double u, double tiny, double *e) {
+static void add_rounding(const fd_numerics_class *c, const double *x, int64_t n, double u, double tiny, double *e) {
     if (u == 0) return;
     int digits = digits_of(u);
 #pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t k = 0; k < n; k++) {
-        double own = fd_rounding_error(x[k], digits, tiny);
+        double own = fd_bound_rounding(c, fd_rounding_error(x[k], digits, tiny));
         e[k] = sqrt(e[k] * e[k] + own * own);
     }
 }
@@ -60,7 +60,7 @@ static void add_rounding(const double *x, int64_t n, double u, double tiny, doub
 static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const double *x, int64_t n, double *e) {
     const fd_dtype_info *type = fd_dtype_get(w->dtype);
     if (!type->is_quantised)
-        add_rounding(x, n, w->dtype == FD_F32 ? c->u_in : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
+        add_rounding(c, x, n, w->dtype == FD_F32 ? c->u_in : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
 #pragma omp parallel for if (n > FD_BOUND_MANY / 16)
         for (int64_t at = 0; at < n; at += w->n_col) /* Q8_K beside blocks of 256, else blocks of 32 */
@@ -70,6 +70,7 @@ static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const d
 static void add_input_error(const fd_bound_work *work, int i, int64_t n, double *e) {
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
+    if (c->typical && c->u_out > 0x1p-24) return; /* they were rounded to that type as results */
     fd_dot_type dot = fd_dot_type_of(c, work->node, work->op->weight[0], i);
     if (fd_dot_block(dot) > 1) {
         fd_bound_flips(x, e, n, fd_dot_block(dot), 127, e);
@@ -84,7 +85,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         if (c->q8_activations)
             add_q8_error(c, work->op->weight[0], x, n, e);
         else
-            add_rounding(x, n, c->u_in, c->tiny_in, e);
+            add_rounding(c, x, n, c->u_in, c->tiny_in, e);
         return;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
@@ -95,17 +96,17 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
                 e[k] = hypot(e[k], FD_BOUND_U_OF_SUMS * x[k]);
             return;
         }
-        add_rounding(x, n, c->u_attn, c->tiny_in, e);
+        add_rounding(c, x, n, c->u_attn, c->tiny_in, e);
         /* an engine may round a cached row where it reads it instead of where it writes it */
         if (i == 1 && c->u_kv > c->u_attn && !fd_kv_is_quantised(work->args->kv_type))
-            add_rounding(x, n, c->u_kv, kv_tiny(c), e);
+            add_rounding(c, x, n, c->u_kv, kv_tiny(c), e);
         return;
     case FD_OP_KV_WRITE: return; /* its rounding is the output's */
     case FD_OP_EXPERT_WEIGHTS:
         if (i == 1) return; /* ids */
         /* fall through */
     default: /* an engine of 16-bit tensors reads them as such */
-        if (c->u_out > 0x1p-24) add_rounding(x, n, c->u_out, c->tiny_out, e);
+        if (c->u_out > 0x1p-24) add_rounding(c, x, n, c->u_out, c->tiny_out, e);
     }
 }
 
@@ -176,7 +177,7 @@ static void add_output_error(const fd_bound_work *work) {
         double most = fabs(work->y[i]);
         if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
         bool fits = copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0; /* is of that type already */
-        double own = fits || isinf(most) ? 0 : 2 * u * most + tiny; /* masked scores are -inf on both sides */
+        double own = fits || isinf(most) ? 0 : (c->typical ? FD_BOUND_TYPICAL : 2) * u * most + tiny; /* masked: -inf */
         double tau = work->tau[i] + own;
         work->tau[i] = isfinite(work->y[i]) && !(tau <= FD_BOUND_UNKNOWN) ? FD_BOUND_UNKNOWN : tau;
     }

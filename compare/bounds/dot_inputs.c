@@ -125,3 +125,12 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
     }
 }
+
+void fd_dot_round_input(fd_dot_type type, const fd_graph *graph, const fd_node *reader, float *rows, int64_t n_row,
+                        int64_t width) {
+    bool scaled = reader->op == FD_OP_ATTN_SCORES && fd_graph_scales_query(graph);
+    float scale = scaled && reader->scale > 0 ? reader->scale : 1;
+    for (int64_t i = 0; i < n_row * width; i++) rows[i] *= scale;
+    fd_dot_round(type, rows, n_row, width);
+    for (int64_t i = 0; i < n_row * width; i++) rows[i] /= scale;
+}

@@ -29,6 +29,10 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *nod
  * Inf of them, and that is a finding, not how it rounds. */
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);
 
+/* The same of the first input of `reader`: of scores it may be Q times their scale that is rounded (fd_graph_scales_query). */
+void fd_dot_round_input(fd_dot_type type, const fd_graph *graph, const fd_node *reader, float *rows, int64_t n_row,
+                        int64_t width);
+
 /* FD_DOT_Q8_0, FD_DOT_Q8_K and FD_DOT_INT8 by another rule. */
 void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t n_row, int64_t width);
 

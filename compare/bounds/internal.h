@@ -48,7 +48,21 @@ static inline bool fd_bound_has_sums(uint32_t dtype) {
 
 /* λ for sums of n terms. */
 static inline double fd_bound_lambda_of(const fd_bound_work *work, int64_t n) {
-    return fd_bound_lambda((double)n, work->args->n_output);
+    return work->c->typical ? 1 : fd_bound_lambda((double)n, work->args->n_output);
+}
+
+/* Root mean square of a rounding to nearest, in u·|x|: half a unit in the last place is u·|x| or down to half of that. */
+#define FD_BOUND_TYPICAL 0.42
+
+/* A rounding by u at most. */
+static inline double fd_bound_rounding(const fd_numerics_class *c, double u) {
+    return c->typical ? FD_BOUND_TYPICAL * u : u;
+}
+
+/* A typical class: what n additions leave of each product and of the result, each rounded by u: their partial sums are a walk
+ * to the result, √(n/2) as large as a product on the average. Else 0. */
+static inline double fd_bound_typical_chain(const fd_bound_work *work, double u, int64_t n) {
+    return work->c->typical ? FD_BOUND_TYPICAL * u * sqrt((double)n / 2) : 0;
 }
 
 /* What cap·tanh(before / cap) is off by, `before` by `error`; without the rounding of the result. */

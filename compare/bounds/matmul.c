@@ -14,10 +14,11 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     const fd_weight *w = p->weight;
     const fd_numerics_class *c = work->c;
     int64_t n = w->n_col, n_pos = p->n_pos, most = MOST_SUMS / n_pos;
-    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_weight_roundoff(c, w->dtype);
+    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_rounding(c, fd_bound_weight_roundoff(c, w->dtype));
     double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
     bool cut = c->in_truncates && (!c->q8_activations || w->dtype == FD_F32);
-    double u_chain = lambda * u_acc * sqrt((double)n), u_mean = cut ? 2 * c->u_in : 0;
+    double typical = fd_bound_typical_chain(work, u_acc, n);
+    double u_chain = c->typical ? 0 : lambda * u_acc * sqrt((double)n), u_mean = cut ? 2 * c->u_in : 0;
     double t = u_w > 0 ? c->tiny_in / 2 : 0, *size = work->scratch, *variance = size + n_pos * n;
     if (most < 1) most = 1;
     if (most > p->n_out) most = p->n_out;
@@ -27,7 +28,7 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     for (int64_t k = 0; k < n_pos * n; k++) {
         double x = p->x[k], e = p->e[k];
         size[k] = fabs(x);
-        variance[k] = e * e + u_w * u_w * x * x;
+        variance[k] = e * e + (u_w * u_w + typical * typical) * x * x;
     }
     double *flushed = variance + n_pos * n; /* [n_pos] */
     for (int64_t r = 0; r < n_pos; r++) {
@@ -45,7 +46,7 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
                 int64_t at = pos * p->n_out + first + r;
                 double y = fabs(p->y[at]);
                 p->tau[at] = u_chain * sums[pos * n_row + r] + lambda * sqrt(squares[pos * n_row + r] + flushed[pos]) +
-                             u_mean * y + (bias > 0 ? c->u_out * (y + 2 * (double)bias) : 0);
+                             (u_mean + typical) * y + (bias > 0 ? c->u_out * (y + 2 * (double)bias) : 0);
             }
         }
     }

@@ -204,6 +204,16 @@ fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *cl
     return inside;
 }
 
+/* Bounds add the largest errors of the four or more operations of an op. */
+#define TYPICAL_OF_SEVERAL 0.25
+
+fd_numerics_class fd_numerics_class_typical(const fd_numerics_class *class_) {
+    fd_numerics_class typical = *class_;
+    typical.typical = true;
+    typical.u_op *= TYPICAL_OF_SEVERAL;
+    return typical;
+}
+
 const char *fd_numerics_class_names(char *to, int32_t size) {
     int32_t at = 0;
     to[0] = '\0';

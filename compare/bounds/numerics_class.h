@@ -32,6 +32,7 @@ typedef struct fd_numerics_class {
     double tiny_out;    /* spacing of its type's subnormals, or what an engine flushes to 0 */
     double u_kv;        /* rows of the K/V cache */
     double u_acc_f16;   /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
+    bool typical;       /* bounds are what roundings leave as a rule (fd_numerics_class_typical) */
     bool fast_math;     /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
@@ -55,6 +56,10 @@ const fd_numerics_class *fd_numerics_class_at(int32_t i);
 /* The class of the ops between q, k, v and attn_out: binary32 where a fused kernel keeps them to itself; else `class_`
  * itself. */
 fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_);
+
+/* The same roundings, for bounds that are not λ standard deviations but one, of sums added in any order: so large errors are as a
+ * rule, and one far beyond is no rounding though the bound has room for it. */
+fd_numerics_class fd_numerics_class_typical(const fd_numerics_class *class_);
 
 /* By name or by what traces record ("q8act", "fp16", "emulate-f16:7" …); NULL for an unknown name, and for "". */
 const fd_numerics_class *fd_numerics_class_find(const char *name);

@@ -29,7 +29,7 @@ static fd_code change_input(fd_evaluation *ev, const fd_op_args *args, int slot,
     else if (fd_dot_block(type) > 1 && ev->h.guess == FD_GUESS_BLOCKS && fd_hypothesis_may_concern(&ev->h, args->node))
         fd_dot_round_by((fd_block_rule)ev->h.which, type, copy, n_row, width);
     else
-        fd_dot_round(type, copy, n_row, width);
+        fd_dot_round_input(type, args->graph, args->node, copy, n_row, width);
     *x = copy;
     return FD_OK;
 }

@@ -34,9 +34,11 @@ fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, 
     }
     how.finding = &first;
     FD_TRY(fd_diagnose(&how, &e, err));
-    if (e.named && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e))
+    bool rounded = fd_explains_by_rounding(&e) || fd_explains_by_one_rounding(&e);
+    bool by_size = first.usual > 0;
+    if (e.named && !rounded)
         fd_attribution_promote(graph, of, NULL);
-    else
+    else if (!(by_size && e.n_remaining > 0 && rounded)) /* in a class that rounds, other roundings are noise */
         *left = first;
     return FD_OK;
 }

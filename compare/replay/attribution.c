@@ -23,35 +23,12 @@ typedef struct attributing {
     double *steps;       /* [n_node] fd_steps_leave */
     bool leaves_nothing; /* the class does: */
     fd_residuals residuals;
-    fd_node_finding *vague;      /* [n_node] the first row that is inconclusive, n_odd of them */
+    fd_node_finding *vague; /* [n_node] the first row that is inconclusive, n_odd of them */
+    int32_t *n_row,
+        *n_choice; /* [n_node] rows; of the inconclusive, those that may come from another choice of experts */
     double *reference, *scratch; /* one row; owned, grown */
     int64_t capacity;
 } attributing;
-
-const char *fd_finding_name(fd_finding finding) {
-    static const char *const names[] = {"not judged", "NOISE", "INHERITED", "AMPLIFIER", "INTRODUCED", "BOTH"};
-    return names[finding];
-}
-
-/* Earlier by step, then node, then position. */
-static bool earlier(const fd_node_finding *a, const fd_node_finding *b) {
-    if (a->step != b->step) return a->step < b->step;
-    if (a->node != b->node) return a->node < b->node;
-    return a->pos < b->pos;
-}
-
-/* The first of its node, of all, and of other nodes. */
-static void note_introduced(fd_attribution *out, const fd_node_finding *f) {
-    fd_node_finding *own = &out->introduced[f->node];
-    if (own->finding == FD_FOUND_NOTHING || earlier(f, own)) *own = *f;
-    if (!out->found || earlier(f, &out->first)) {
-        if (out->found && (out->first.node != f->node || out->first.step != f->step)) out->next = out->first;
-        out->first = *f;
-        out->found = true;
-    } else if (f->node != out->first.node && (out->next.finding == FD_FOUND_NOTHING || earlier(f, &out->next))) {
-        out->next = *f;
-    }
-}
 
 static void record_finding(attributing *a, const fd_node_finding *f) {
     fd_attribution *out = a->out;
@@ -63,9 +40,9 @@ static void record_finding(attributing *a, const fd_node_finding *f) {
         if (out->noisiest.finding == FD_FOUND_NOTHING || f->z > out->noisiest.z) out->noisiest = *f;
         return;
     }
-    if (f->n_nan_new && (out->not_finite.finding == FD_FOUND_NOTHING || earlier(f, &out->not_finite)))
+    if (f->n_nan_new && (out->not_finite.finding == FD_FOUND_NOTHING || fd_finding_earlier(f, &out->not_finite)))
         out->not_finite = *f;
-    note_introduced(out, f);
+    fd_note_introduced(out, f);
 }
 
 static fd_code attribute_node(attributing *a, const fd_node *node, const fd_replayed *rows, fd_error *err) {
@@ -97,10 +74,12 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
                                   .reference = has_ref ? a->reference : NULL,
                                   .steps = a->steps[node->id]};
         fd_node_finding f = fd_attribute_row(&row, a->growth + 2 * node->id);
+        a->n_row[node->id]++;
         bool right = a->leaves_nothing && fd_residuals_add(&a->residuals, &row, &f);
         if (a->o->on_row) a->o->on_row(a->o->user, &row);
         if (!right && fd_row_is_inconclusive(&row, &f)) {
             if (a->vague[node->id].n_odd++ == 0) f.n_odd = 1, a->vague[node->id] = f;
+            a->n_choice[node->id] += f.tau >= FD_BOUND_UNKNOWN;
             continue;
         }
         record_finding(a, &f);
@@ -147,44 +126,11 @@ static fd_code attribute_ranges(attributing *a, fd_error *err) {
     return code;
 }
 
-static double relative_error(const attributing *a, int32_t node) {
-    const double *g = &a->growth[2 * node];
-    return g[1] > 0 ? sqrt(g[0] / g[1]) : 0;
-}
-
-/* Relative error out over the largest relative error in; -1: not known. */
-static double growth_of(const attributing *a, int32_t id) {
-    const fd_node *node = &a->o->graph->nodes[id];
-    double in = 0;
-    for (int k = 0; k < FD_MAX_INPUTS; k++)
-        if (node->input[k] >= 0) in = fmax(in, relative_error(a, node->input[k]));
-    return in > 0 && a->growth[2 * id + 1] > 0 ? relative_error(a, id) / in : -1;
-}
-
-/* What growth is usual for the op of node `id`: the third largest of its other nodes, as robust here as their
- * median, which would need a list. Infinite with fewer than three. */
-static double usual_growth(const attributing *a, int32_t id) {
-    const fd_graph *graph = a->o->graph;
-    double largest[3] = {-1, -1, -1};
-    for (int32_t k = 0; k < graph->n_node; k++) {
-        double growth = k != id && graph->nodes[k].op == graph->nodes[id].op ? growth_of(a, k) : -1;
-        for (int m = 0; m < 3; m++)
-            if (growth > largest[m]) {
-                double pushed = largest[m];
-                largest[m] = growth;
-                growth = pushed;
-            }
-    }
-    return largest[2] < 0 ? INFINITY : largest[2];
-}
-
-/* Inherited errors that this node made grow far more than its op does elsewhere. */
+/* Inherited errors that a node made grow far more than its op does elsewhere. */
 static void find_amplifiers(attributing *a) {
     int32_t n_node = a->o->graph->n_node;
     for (int32_t i = 0; i < n_node; i++) {
-        if (a->out->finding[i] != FD_FOUND_INHERITED) continue;
-        double growth = growth_of(a, i);
-        if (!(growth > 10) || !(growth > 10 * usual_growth(a, i))) continue;
+        if (a->out->finding[i] != FD_FOUND_INHERITED || !fd_amplifies(a->o->graph, a->growth, i)) continue;
         a->out->finding[i] = FD_FOUND_AMPLIFIER;
         for (int32_t s = 0; s < a->n_step; s++) {
             uint8_t *worst = &a->worst[(int64_t)s * n_node + i];
@@ -193,13 +139,22 @@ static void find_amplifiers(attributing *a) {
     }
 }
 
+/* Rounding turns a choice of experts in a few rows: the others are right, and so is the op. */
+enum { FEW_CHOICES = 4 };
+
 /* Where most rows are shown to be right by what is left of them, a few that are not are roundings. */
+static bool decides_nothing(const attributing *a, int32_t node) {
+    const fd_node_finding *f = &a->vague[node];
+    if (f->finding == FD_FOUND_NOTHING) return false;
+    bool few_choices = a->n_choice[node] == f->n_odd && FEW_CHOICES * f->n_odd <= a->n_row[node];
+    return !few_choices && !(a->leaves_nothing && a->out->suspect[node].finding == FD_FOUND_NOTHING);
+}
+
 static void count_inconclusive(attributing *a) {
     for (int32_t i = 0; i < a->o->graph->n_node; i++) {
         const fd_node_finding *f = &a->vague[i];
-        if (f->finding == FD_FOUND_NOTHING || (a->leaves_nothing && a->out->suspect[i].finding == FD_FOUND_NOTHING))
-            continue;
-        if (a->out->n_inconclusive == 0 || earlier(f, &a->out->inconclusive)) a->out->inconclusive = *f;
+        if (!decides_nothing(a, i)) continue;
+        if (a->out->n_inconclusive == 0 || fd_finding_earlier(f, &a->out->inconclusive)) a->out->inconclusive = *f;
         a->out->n_inconclusive += f->n_odd;
     }
 }
@@ -243,22 +198,6 @@ static fd_code add_residuals(attributing *a, fd_error *err) {
     return code;
 }
 
-/* The findings are counted with what was judged; those that come later raise the counts. */
-static void promote(fd_attribution *of, const fd_node_finding *f) {
-    of->n_by_finding[of->finding[f->node]]--;
-    of->n_by_finding[f->finding]++;
-    of->finding[f->node] = (uint8_t)f->finding;
-    note_introduced(of, f);
-}
-
-void fd_attribution_promote(const fd_graph *graph, fd_attribution *of, const char *suffix) {
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const fd_node_finding *f = &of->suspect[i];
-        if (f->finding == FD_FOUND_NOTHING || of->introduced[i].finding != FD_FOUND_NOTHING) continue;
-        if (!suffix || strcmp(suffix, fd_fault_suffix(&graph->nodes[i])) == 0) promote(of, f);
-    }
-}
-
 static double n_output(const fd_graph *graph, int32_t n_pos) {
     double n = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
@@ -289,12 +228,14 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     a->growth = calloc(2 * n, sizeof *a->growth);
     a->steps = calloc(n, sizeof *a->steps);
     a->vague = calloc(n, sizeof *a->vague);
+    a->n_row = calloc(n, sizeof *a->n_row);
+    a->n_choice = calloc(n, sizeof *a->n_choice);
     out->z = malloc(sizeof *out->z * n);
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
-    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !out->z || !out->finding ||
-        !out->introduced || !out->suspect)
+    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->n_row || !a->n_choice || !out->z ||
+        !out->finding || !out->introduced || !out->suspect)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);
@@ -350,18 +291,9 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
     free(a.growth);
     free(a.steps);
     free(a.vague);
+    free(a.n_row);
+    free(a.n_choice);
     free(a.reference);
     free(a.scratch);
     return code;
-}
-
-void fd_attribution_free(fd_attribution *attribution) {
-    free(attribution->z);
-    free(attribution->finding);
-    free(attribution->introduced);
-    free(attribution->suspect);
-    attribution->suspect = NULL;
-    attribution->z = NULL;
-    attribution->finding = NULL;
-    attribution->introduced = NULL;
 }

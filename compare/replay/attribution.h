@@ -35,6 +35,7 @@ typedef struct fd_node_finding {
     double introduced, propagated; /* shares of √Σ, adding up to 1; 0 and 0 when both are none or not known */
     int32_t span_first;            /* first unrecorded node that was replayed on the way; `node` itself: none */
     double left;                   /* found by what is left of its rows (residuals.h), within the bound: of this row */
+    double usual;                  /* what the class leaves of it as a rule; 0: a millionth */
     int32_t n_odd;                 /* then: rows of which so much is left; 0: found by the bound */
 } fd_node_finding;
 
@@ -53,7 +54,7 @@ typedef struct fd_attribution {
     double *z;                    /* [n_node] largest of each node, -1: not judged; owned */
     uint8_t *finding;             /* [n_node] worst of each node; owned */
     fd_node_finding *introduced;  /* [n_node] the first of each node that introduced something; owned */
-    fd_node_finding *suspect;     /* [n_node] as fd_residuals_judge has it; owned */
+    fd_node_finding *suspect;     /* [n_node] as fd_residuals_judge has it, or fd_suspect_large_errors; owned */
     int64_t n_inconclusive;       /* rows of spans whose τ exceeds half of the tensor: not judged */
     fd_node_finding inconclusive; /* the first of them */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */
@@ -80,6 +81,7 @@ typedef struct fd_attribution_options {
     const fd_products *device; /* as in fd_replay_options */
     const fd_numerics_class *numerics;
     const bool *unjudged; /* [n_node] nodes that are replayed but not judged: their weights are unknown; NULL: none */
+    const bool *wanted;   /* [n_node] nodes that are judged; NULL: all */
     const bool *ignored;  /* [n_node] taken for not recorded, as fd_replay_options has it; NULL: none */
     int32_t n_ref_pos;    /* positions from here on have no reference: other tokens were fed; 0: all have one */
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */

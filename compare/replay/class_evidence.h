@@ -15,7 +15,7 @@ typedef enum fd_class_evidence_kind {
     FD_EVIDENCE_BUG, /* `other` has room for the errors, but in a stricter class one bug gives the values of `node` */
 } fd_class_evidence_kind;
 
-enum { FD_MOST_RIVALS = 4 };
+enum { FD_MOST_RIVALS = 8 };
 
 typedef struct fd_class_evidence {
     fd_class_evidence_kind kind;

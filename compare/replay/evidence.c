@@ -7,9 +7,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
-
-/* Tensors on a way that is long, fewer than a layer has. */
-enum { LONG_SPAN = 8 };
+#include "compare/replay/typical.h"
 
 /* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
  * replay has not these roundings. */
@@ -124,7 +122,8 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
         double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
         if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
-        errors += ((double)row->candidate[i] - row->replayed[i]) * ((double)row->candidate[i] - row->replayed[i]);
+        double error = row->candidate[i] - row->replayed[i];
+        if (!isinf(row->candidate[i]) || !isinf(row->replayed[i])) errors += error * error; /* not of masked scores */
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
@@ -134,9 +133,21 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.left = (float)fd_row_oddness(row);
     seen.remains = (float)fd_row_left(row);
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
-    seen.long_span = seen.through && e->n_way[node] >= LONG_SPAN;
+    seen.long_span = seen.through && e->n_way[node] >= FD_LONG_SPAN;
     c->loses_to_steps |= row->steps > 0;
     c->rows[slot_of(e, node, row->pos)] = seen;
+}
+
+void fd_evidence_add_typical(void *user, const fd_attribution_row *row) {
+    fd_class_case *c = user;
+    fd_evidence_row *seen = &c->rows[slot_of(c->evidence, row->node->id, row->pos)];
+    double squares = 0, size = 0;
+    for (int64_t i = 0; i < row->stride; i++) {
+        if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
+        if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
+    }
+    seen->typical = (float)sqrt(squares / (double)row->stride);
+    seen->unknown = row->node->op == FD_OP_TOP_K || !(squares <= size);
 }
 
 fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {

@@ -18,6 +18,8 @@
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
     float tau, error;            /* root mean square: the bound's, the error's */
+    float typical;               /* root mean square of what the class's roundings leave as a rule */
+    bool unknown;                /* which is as large as the row: it says nothing */
     float left, remains;         /* fd_row_oddness, fd_row_left */
     bool through;                /* computed through unrecorded tensors */
     bool long_span;              /* through a layer's worth of them */
@@ -71,6 +73,9 @@ void fd_class_case_free(fd_class_case *c); /* {0} is fine */
 /* fd_attribution_options.on_row, with the fd_class_case as `user`. */
 void fd_evidence_add(void *user, const fd_attribution_row *row);
 
+/* The same rows again, judged in the class's fd_numerics_class_typical. */
+void fd_evidence_add_typical(void *user, const fd_attribution_row *row);
+
 /* What the rows that were added say of the class: the fields of the case. */
 void fd_evidence_weigh(fd_class_case *c);
 
@@ -79,6 +84,7 @@ void fd_evidence_weigh(fd_class_case *c);
 typedef struct fd_class_need {
     int32_t n_rounded, n_needed;
     int32_t n_products, n_products_depart; /* kinds of products with a weight */
+    int32_t n_products_fit;                /* of those, kinds of which `tight` explains most tensors */
     int32_t n_attention_depart;            /* kinds of attention's tensors: a kernel may compute it in its own way */
     int32_t n_depart;                      /* kinds */
 } fd_class_need;

@@ -37,6 +37,7 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
         need.n_needed += needed;
         need.n_products += rounded > 0 && is_product(nodes[i].op);
         need.n_products_depart += departs && is_product(nodes[i].op);
+        need.n_products_fit += rounded > 0 && 2 * needed < rounded && is_product(nodes[i].op);
         need.n_attention_depart += departs && attention;
         need.n_depart += departs;
     }

@@ -4,6 +4,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/replay/evidence_internal.h"
 #include "compare/replay/residuals.h"
+#include "compare/replay/typical.h"
 
 /* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
@@ -13,11 +14,10 @@
  * 10^10 times. A bug spares rows: RoPE is the identity at position 0, where a token attends to itself alone too. */
 #define FAR_SMALLER 0.01f
 
-/* τ is four standard deviations or more of each rounding, and these partly cancel on the way: of sound runs from logits
- * alone a hundredth of it was left, three at most; of a bug in one layer a tenth. On a short way less cancels: there sound
- * runs had up to a twelfth, of what their class rounds more than binary32. */
-#define LARGE_FOR_ROUNDING   0.05f
-#define LARGE_ON_A_SHORT_WAY 0.125f
+/* Too large, for a class that repeats its roundings: τ is four standard deviations or more of each rounding that it does not
+ * repeat, and these partly cancel on the way. Of sound runs from logits alone a hundredth was left, three at most; of a
+ * bug in one layer a tenth. */
+#define LARGE_FOR_REPEATED 0.05f
 
 /* Less than binary32 leaves, for a logarithm. */
 #define TINIEST_LEFT 0x1p-30
@@ -100,25 +100,30 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     c->n_plain_needed += needed;
 }
 
-/* By the class's own roundings, not by binary32's. */
-static bool rounds_more(const fd_class_case *c, int32_t node, int32_t slot) {
-    const int64_t at = (int64_t)node * c->evidence->n_slot + slot;
-    return c->evidence->finest && c->rows[at].tau > MUCH_MORE * c->evidence->finest[at].tau;
+/* Larger than the class's roundings make them, though its bounds have room. *known: they are smaller than the row. */
+static bool is_large(const fd_class_case *c, const fd_evidence_row *row, bool *known) {
+    *known = !row->unknown;
+    float most = row->long_span ? FD_MOST_ERROR_LONG_SPAN : FD_MOST_ERROR;
+    if (!fd_class_leaves_nothing(c->numerics)) return !(row->error <= most * row->typical);
+    return row->through && row->long_span && !(row->error <= LARGE_FOR_REPEATED * row->tau);
 }
 
-/* Not what an engine of the class gives: beyond the bounds, or most rows with errors as large as the bounds. */
+/* Roundings are in all rows alike, a bug may be in decode alone: a few of these are enough. One may be an accident. */
+enum { FEW_ROWS_OF = 4, FEWEST_ROWS = 2 };
+
+/* Not what an engine of the class gives: beyond the bounds, or rows with errors too large for roundings. */
 static bool outside(const fd_class_case *c, int32_t node) {
     int32_t n = 0, n_large = 0, n_slot = c->evidence->n_slot;
+    int32_t few = fd_class_leaves_nothing(c->numerics) ? 2 : FEW_ROWS_OF;
     for (int32_t p = 0; p < n_slot; p++) {
         const fd_evidence_row *row = &c->rows[(int64_t)node * n_slot + p];
+        bool known;
         if (row->z < 0) continue;
         if (!(row->z <= 1)) return true;
-        n++;
-        bool large = row->through && row->long_span && !(row->error <= LARGE_FOR_ROUNDING * row->tau);
-        bool large_nearby = row->through && rounds_more(c, node, p) && !(row->error <= LARGE_ON_A_SHORT_WAY * row->tau);
-        n_large += large || large_nearby;
+        n_large += is_large(c, row, &known) && known;
+        n += known;
     }
-    return 2 * n_large > n;
+    return n_large >= FEWEST_ROWS && few * n_large >= n;
 }
 
 /* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
@@ -156,10 +161,12 @@ void fd_evidence_weigh(fd_class_case *c) {
         if (left >= 0) c->remains += log(remains > TINIEST_LEFT ? remains : TINIEST_LEFT);
         c->n_direct += left < 0;
         c->n_failed += left < 0 && !(z <= 1);
-        bool beyond = vague || !(z <= (float)COMFORTABLE_Z);
+        bool other_errors = outside(c, i);
+        bool too_large = other_errors && !fd_class_leaves_nothing(c->numerics);
+        bool beyond = vague || too_large || !(z <= (float)COMFORTABLE_Z);
         c->n_judged++;
         c->n_beyond += beyond;
-        c->n_outside += outside(c, i);
+        c->n_outside += other_errors;
         if (beyond && c->first < 0) c->first = i;
         if (e->finest) weigh_need(node, c, kinds);
     }

@@ -98,6 +98,7 @@ void fd_finding_replay(const fd_graph *graph, const fd_attribution *a, bool of_r
     p->n_slice_beyond = f->n_slice_beyond;
     p->n_nan_new = f->n_nan_new;
     p->left = f->left;
+    p->left_usually = f->usual;
     p->n_odd = f->n_beyond ? 0 : f->n_odd;
     if (f->span_first != f->node) snprintf(p->span_first, sizeof p->span_first, "%s", nodes[f->span_first].name);
     snprintf(p->missing, sizeof p->missing, "%s", a->missing);

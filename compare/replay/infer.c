@@ -164,15 +164,21 @@ static bool has_room_alone(const fd_class_need *need) {
     return in_one_layer(need) || (one_kind && need->n_attention_depart == 0);
 }
 
+/* Sums in 16 bits leave something of every product: where `tight` explains a kind of them, the engine's are in binary32. */
+static bool sums_as_tight(const fd_numerics_class *wide, const fd_class_need *need) {
+    return wide->u_acc > 0x1p-24 && need->n_products_fit > 0;
+}
+
 /* Classes with room for a bug, where a class that repeats the engine's roundings explains what is sound. */
 static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
     for (int32_t i = 1; i < c->n; i++)
         for (int32_t j = 1; j < c->n && !c->refuted[i]; j++) {
             if (c->at[i].numerics->replays_inputs || !c->at[j].numerics->replays_inputs || c->refuted[j]) continue;
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
-            if (!has_room_alone(&need)) continue;
+            bool other_sums = sums_as_tight(c->at[i].numerics, &need);
+            if (!other_sums && !has_room_alone(&need)) continue;
             c->refuted[i] = true;
-            c->by_one_kind[i] = !in_one_layer(&need);
+            c->by_one_kind[i] = !other_sums && !in_one_layer(&need);
             c->at[i].n_needed = need.n_needed;
             c->at[i].n_rounded = need.n_rounded;
         }

@@ -158,10 +158,10 @@ fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t 
         memcpy(p + before, state->x + before, sizeof *p * (size_t)n);
 #pragma omp parallel for if (n > MANY)
         for (int64_t i = 0; i < n; i++) {
-            if (replay->recorded[i / stride]) continue;
+            if (replay->recorded[i / stride] || node->op == FD_OP_TOP_K) continue;
             double base = replay->sampled[d] ? replay->sampled[d][before + i] : state->x[before + i],
                    tau = replay->tau[i];
-            bool rounded = isfinite(base) && tau < FD_BOUND_UNKNOWN && node->op != FD_OP_TOP_K;
+            bool rounded = isfinite(base) && tau < FD_BOUND_UNKNOWN;
             p[before + i] = rounded ? base + fd_sample_sign(node->id, before + i, d) * tau : base;
         }
     }
@@ -180,8 +180,29 @@ fd_code fd_replay_add_spread(fd_replay *replay, const fd_node *node, int64_t str
     return FD_OK;
 }
 
-/* Rounding may have changed a choice of experts that was not recorded, and no sample need show it: the rows after
- * it, up to the next recorded tensor, get a τ that says nothing. */
+/* `y`: of the range's first row. */
+static bool is_within(const fd_replay *replay, const double *y, int64_t from, int64_t n) {
+    for (int64_t i = from; i < from + n; i++)
+        if (!(fd_bound_z(replay->candidate[i], y[i], replay->tau[i]) <= 1)) return false;
+    return true;
+}
+
+/* The candidate may have chosen otherwise: here, or where an input comes from. */
+static bool is_affected(const fd_replay *replay, const fd_node *node, int64_t stride, int32_t row) {
+    for (int64_t i = row * stride; i < (row + 1) * stride; i++) {
+        bool choice = node->op == FD_OP_TOP_K && !replay->recorded[row] && replay->tau[i] > 0;
+        if (choice || replay->tau[i] >= FD_BOUND_UNKNOWN) return true;
+    }
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        if (node->input[k] < 0) continue;
+        bool cache = replay->o.graph->nodes[node->input[k]].op == FD_OP_KV_WRITE;
+        if (replay->state[node->input[k]].unknown[row + (cache ? replay->pos0 : 0)]) return true;
+    }
+    return false;
+}
+
+/* Rounding may have changed a choice of experts that was not recorded. All samples make the replayed choice: a row after it
+ * that is within its τ shows that the candidate made it, too. One that is not gets a τ that says nothing. */
 fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t stride, bool ran, fd_error *err) {
     fd_node_state *state = &replay->state[node->id];
     int64_t before = node->op == FD_OP_KV_WRITE ? replay->pos0 : 0;
@@ -190,15 +211,10 @@ fd_code fd_replay_spread_unknown(fd_replay *replay, const fd_node *node, int64_t
     state->unknown = unknown;
     memset(unknown + before, 0, sizeof *unknown * (size_t)replay->n_pos);
     for (int32_t r = 0; r < replay->n_pos; r++) {
-        bool affected = false;
-        for (int64_t i = r * stride; i < (r + 1) * stride && ran && !affected; i++)
-            affected = replay->tau[i] >= FD_BOUND_UNKNOWN;
-        for (int k = 0; k < FD_MAX_INPUTS && ran && !affected; k++) {
-            if (node->input[k] < 0) continue;
-            bool cache = replay->o.graph->nodes[node->input[k]].op == FD_OP_KV_WRITE;
-            affected = replay->state[node->input[k]].unknown[r + (cache ? replay->pos0 : 0)];
-        }
-        for (int64_t i = r * stride; i < (r + 1) * stride && affected; i++) replay->tau[i] = FD_BOUND_UNKNOWN;
+        bool affected = ran && is_affected(replay, node, stride, r);
+        bool says_nothing =
+            affected && replay->recorded[r] && !is_within(replay, replay->y + before * stride, r * stride, stride);
+        for (int64_t i = r * stride; i < (r + 1) * stride && says_nothing; i++) replay->tau[i] = FD_BOUND_UNKNOWN;
         unknown[before + r] = affected && !replay->recorded[r];
         if (before + r > 0 && node->op == FD_OP_KV_WRITE) unknown[before + r] |= unknown[before + r - 1];
     }

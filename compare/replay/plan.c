@@ -91,6 +91,7 @@ fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *pla
         return fd_fail(err, FD_ERR_MEMORY, "planning a replay: out of memory");
     for (size_t i = 0; i < n; i++) plan->judged[i] = true;
     if (o->sample) FD_TRY(choose_sample(o->graph, plan->judged, err));
+    for (size_t i = 0; i < n && o->wanted; i++) plan->judged[i] &= o->wanted[i];
     FD_TRY(find_whole(o, o->n_pos, &whole, err));
     if (o->sample) {
         plan->most = SAMPLE;

@@ -182,8 +182,7 @@ static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t strid
         for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
             double c = replay->candidate[i];
             x[before + i] = c;
-            double own = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
-            e[before + i] = node->op == FD_OP_TOP_K && !replay->recorded[r] ? replay->tau[i] : own;
+            e[before + i] = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
         }
     }
     bool earlier = cache && replay->pos0 > 0 && state->missing;

@@ -93,14 +93,14 @@ static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *row
 }
 
 /* In place; *rows is replaced by a copy of the caller's own. */
-static fd_code round_input(fd_dot_type type, const double **rows, double **copy, int64_t n_row, int64_t width,
+static fd_code round_input(fd_dot_type type, const fd_op_args *args, const double **rows, double **copy, int64_t width,
                            fd_error *err) {
-    int64_t n = n_row * width;
+    int64_t n = args->n_pos * width;
     float *x;
     FD_TRY(narrow(*rows, n, &x, err));
     *copy = malloc(sizeof **copy * (size_t)(n ? n : 1));
     if (*copy) {
-        fd_dot_round(type, x, n_row, width);
+        fd_dot_round_input(type, args->graph, args->node, x, args->n_pos, width);
         for (int64_t i = 0; i < n; i++) (*copy)[i] = (double)x[i];
         *rows = *copy;
     }
@@ -148,7 +148,7 @@ fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *er
         const fd_node *from = &replay->o.graph->nodes[node->input[0]];
         const double *rows = args.in[0];
         int64_t width = fd_node_row_stride(from, replay->n_kv);
-        FD_TRY(round_input(type, &rows, &copy, args.n_pos, width, err));
+        FD_TRY(round_input(type, &args, &rows, &copy, width, err));
         args.in[0] = rows;
     }
     fd_code code = run_op(replay, FD_NUMERICS_F64, &args, err);

@@ -86,22 +86,30 @@ static bool is_needless(void *user, int32_t i) {
     return is_too_coarse(s, i) || storage_refutes(s, i) || (s->explained && !fd_class_leaves_nothing(s->class_[i]));
 }
 
+static fd_code judge_sample(const search *s, int32_t i, const fd_numerics_class *numerics,
+                            void (*add)(void *, const fd_attribution_row *), fd_error *err) {
+    fd_attribution_options how = *s->o;
+    fd_attribution found;
+    how.ref = NULL; /* what was inherited says nothing about the class */
+    how.numerics = numerics;
+    how.sample = true;
+    how.on_row = add;
+    how.progress = NULL;
+    how.user = (void *)&s->cases[i];
+    fd_code code = fd_attribute_errors(&how, &found, err);
+    fd_attribution_free(&found);
+    return code;
+}
+
 /* fd_jobs.run */
 static fd_code try_class(void *user, int32_t i, fd_error *err) {
     search *s = user;
-    fd_attribution_options how = *s->o;
-    fd_attribution found;
+    const fd_numerics_class typical = fd_numerics_class_typical(s->class_[i]);
     FD_TRY(fd_class_case_open(s->seen, s->class_[i], &s->cases[i], err));
-    how.ref = NULL; /* what was inherited says nothing about the class */
-    how.numerics = s->class_[i];
-    how.sample = true;
-    how.on_row = fd_evidence_add;
-    how.progress = NULL;
-    how.user = &s->cases[i];
-    fd_code code = fd_attribute_errors(&how, &found, err);
-    fd_attribution_free(&found);
-    if (code == FD_OK) fd_evidence_weigh(&s->cases[i]);
-    return code;
+    FD_TRY(judge_sample(s, i, s->class_[i], fd_evidence_add, err));
+    if (!fd_class_leaves_nothing(&typical)) FD_TRY(judge_sample(s, i, &typical, fd_evidence_add_typical, err));
+    fd_evidence_weigh(&s->cases[i]);
+    return FD_OK;
 }
 
 /* fd_jobs.take: false when no coarser class is worth trying. */

@@ -73,6 +73,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "a value rounded to the other side that stayed in the K/V cache; record '%s'",
             r->node, r->other, a, v->replay.numerics, r->text);
         break;
+    case FD_REASON_LARGE_ERRORS:
+        SAY("cannot tell at %s: %.16s of it is left, and too much in %lld rows, where %s leaves %.1e as a rule: a bug "
+            "within "
+            "the bounds, or another class; record '%s', or give --candidate",
+            r->node, r->other, a, v->replay.numerics, (double)r->n[1] * 1e-12, r->text);
+        break;
     case FD_NOTE_MODEL_UNRECORDED: SAY("which model ran is not recorded on both sides: not checked"); break;
     case FD_NOTE_CONTRACTS_DIFFER:
         SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);

@@ -119,7 +119,12 @@ void fd_report_replay(FILE *to, const fd_verdict *v) {
                      100 * p->propagated, both);
         fd_line(to, "introduced", "%s%lld of %lld elements beyond%s%s", shares, (long long)p->n_beyond,
                 (long long)p->n_element, heads, p->n_nan_new ? "; NaN or Inf from finite inputs" : "");
-        if (p->n_odd)
+        if (p->n_odd && p->left_usually > 0)
+            fd_line(to, "left",
+                    "%.1e of it, and too much in %d rows, where %s leaves %.1e as a rule: within the bounds, but no "
+                    "rounding",
+                    p->left, p->n_odd, p->numerics, p->left_usually);
+        else if (p->n_odd)
             fd_line(to, "left",
                     "%.1e of it in %d rows, where %s leaves a millionth: within the bounds, but no rounding", p->left,
                     p->n_odd, p->numerics);

@@ -24,6 +24,17 @@ static void mean_of_one_less(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * width; i++) ((float *)args->out)[i] *= factor;
 }
 
+/* By a tenth of its size, without a direction: bounds of sums in 16 bits have room for that, their roundings leave a hundredth. */
+static void a_tenth_off(const fd_op_args *args) {
+    run_clean(args);
+    float *y = args->out;
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += (double)y[i] * (double)y[i];
+    float tenth = (float)(0.1 * sqrt(squares / (double)n));
+    for (int64_t i = 0; i < n; i++) y[i] += (uint32_t)(i * 2654435761) >> 31 ? tenth : -tenth;
+}
+
 /* A copy of the graph in which `how` computes that tensor of every layer. */
 static fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how) {
     fd_graph *graph;
@@ -69,6 +80,27 @@ Test(evidence, a_small_bug_in_every_layer_of_a_binary32_engine_is_no_coarser_cla
         }
         close_model(&b);
     }
+}
+
+/* With sums in 16 bits nothing would be right to the last bits, and the experts' or the FFN's errors would be smaller. */
+Test(evidence, errors_larger_than_a_class_leaves_refute_it_though_its_bounds_have_room) {
+    static const struct {
+        const char *emulated, *suffix, *tensors, *class_, *at;
+    } of[] = {
+        {"f32", "ffn_down", fused, "f32", "blk.0.ffn_down"},
+        {"q8", "ffn_act", "*norm,*inp,*down,*l_out,logits", "ggml-cpu-f32kv", "blk.0.ffn_down"},
+    };
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        fd_graph *graph = spoiled_everywhere(&b, of[i].suffix, a_tenth_off);
+        recording how = {.emulated = of[i].emulated, .numerics = "unknown", .tensors = of[i].tensors};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        expect_at(&v, of[i].at, of[i].emulated);
+        cr_expect_str_eq(v.replay.numerics, of[i].class_, "%s: %s", of[i].emulated, v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
 }
 
 Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {

@@ -1,0 +1,40 @@
+/* What the files of a comparison by replay share: compare_model.c asks for the steps of a verdict, judge_side.c judges a side. */
+#ifndef FD_COMPARE_COMPARISON_H
+#define FD_COMPARE_COMPARISON_H
+
+#include "compare/compare_model.h"
+#include "compare/diagnose/diagnose.h"
+#include "compare/diagnose/weights.h"
+#include "compare/diff/trace_pair.h"
+#include "compare/measure/measures.h"
+#include "compare/replay/argmax_flip.h"
+
+enum { FD_REFERENCE, FD_CANDIDATE };
+
+typedef struct fd_comparison {
+    const fd_compare_model_options *o;
+    fd_verdict *verdict;
+    fd_trace_pair pair;
+    fd_loaded_weights loaded[2]; /* reference's, candidate's */
+    fd_flips flips;
+    fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
+    fd_measures measures[2];
+    int32_t n_pos;        /* positions whose tokens agree */
+    bool *ignored;        /* [n_node] of the candidate: recorded wrongly; owned */
+    fd_explanation below; /* named: a bug below the bounds */
+    fd_explanation first; /* of the candidate's first finding, `explained` when it was asked for */
+    int32_t explained_node, explained_pos;
+    bool explained;
+    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
+} fd_comparison;
+
+/* Of one side, the other giving what its inputs had brought along; without a class. Borrows from the comparison. */
+fd_attribution_options fd_comparison_options(const fd_comparison *c, int side);
+
+/* fd_diagnose_options of its first finding. */
+fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_attribution *of, int side);
+
+/* The candidate's first finding, asked about once. */
+fd_code fd_comparison_explain(fd_comparison *c, const fd_diagnose_options *ask, fd_explanation *out, fd_error *err);
+
+#endif

@@ -1,0 +1,178 @@
+#include "compare/judge_side.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "compare/diagnose/class_by_bug.h"
+#include "compare/diagnose/misrecorded.h"
+#include "compare/diagnose/suspects.h"
+#include "compare/measure/measure.h"
+#include "compare/replay/rival.h"
+#include "compare/replay/typical.h"
+#include "compare/replay/z_map.h"
+
+/* Bounds. */
+#define MUCH_BEYOND 2.0
+/* A share of the difference from the reference: a few values that a class rounds to steps of nearly their own size, and another
+ * does not. */
+#define LITTLE_INTRODUCED 1e-4
+
+static void add_row(void *user, const fd_attribution_row *row) {
+    fd_comparison *c = user;
+    fd_z_map_add(&c->map[c->flips.side], row);
+    fd_measures_add(&c->measures[c->flips.side], row, c->flips.side == FD_REFERENCE);
+    fd_flips_add(&c->flips, row);
+}
+
+static void class_progress(void *user, int64_t done, int64_t total) {
+    const fd_comparison *c = user;
+    if (c->o->progress) c->o->progress(c->o->progress_user, "try classes", done, total);
+}
+
+/* The candidate's half, then the reference's. */
+static void pass_progress(void *user, int64_t done, int64_t total) {
+    const fd_comparison *c = user;
+    if (c->o->progress)
+        c->o->progress(c->o->progress_user, "replay tensors", done + (c->flips.side == FD_REFERENCE ? total : 0),
+                       2 * total);
+}
+
+/* Stated, else inferred. */
+static fd_code choose_class(fd_attribution_options *how, const fd_numerics_class *given, fd_judged_class *class_,
+                            fd_error *err) {
+    *class_ = (fd_judged_class){FD_CLASS_GIVEN};
+    how->numerics = given;
+    if (how->numerics) return FD_OK;
+    class_->source = FD_CLASS_RECORDED;
+    how->numerics = fd_class_of_trace(how->cand);
+    if (how->numerics) return FD_OK;
+    class_->source = FD_CLASS_INFERRED;
+    return fd_infer_class(how, &how->numerics, &class_->evidence, err);
+}
+
+static fd_code attribute_in_class(fd_comparison *c, int which, const fd_attribution_options *options,
+                                  fd_attribution *out, fd_error *err) {
+    fd_attribution_options how = *options;
+    how.on_row = add_row;
+    how.progress = pass_progress;
+    FD_TRY(fd_z_map_open(how.graph, how.n_pos, &c->map[which], err));
+    FD_TRY(fd_measures_open(how.graph, fd_trace_tokens(how.cand), how.n_pos, &c->measures[which], err));
+    FD_TRY(fd_attribute_errors(&how, out, err));
+    fd_z_map_finish(&c->map[which], out);
+    return FD_OK;
+}
+
+static void forget_attribution(fd_comparison *c, int which, fd_attribution *of) {
+    fd_attribution_free(of);
+    fd_z_map_free(&c->map[which]);
+    fd_measures_free(&c->measures[which]);
+}
+
+/* Again where a bug refutes the inferred class. */
+static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_class *given, fd_judged_class *class_,
+                              fd_attribution *out, fd_error *err) {
+    fd_attribution_options how = fd_comparison_options(c, which);
+    how.user = c;
+    how.progress = class_progress;
+    c->flips.side = which;
+    FD_TRY(choose_class(&how, given, class_, err));
+    FD_TRY(attribute_in_class(c, which, &how, out, err));
+    if (class_->source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, &class_->evidence, err));
+    if (how.numerics == out->numerics) return FD_OK;
+    forget_attribution(c, which, out);
+    return attribute_in_class(c, which, &how, out, err);
+}
+
+/* A class was given that keeps binary32 tensors, and the trace has none. */
+static fd_code note_16_bit_tensors(fd_comparison *c, const fd_attribution *of, fd_error *err) {
+    fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    const fd_numerics_class *given = c->o->numerics, *shown;
+    if (!given || !of->found) return FD_OK;
+    FD_TRY(fd_class_of_16_bit_values(&how, given, &shown, err));
+    fd_remark r = {FD_NOTE_TENSORS_OF_16_BITS};
+    snprintf(r.node, sizeof r.node, "%s", given->name);
+    snprintf(r.other, sizeof r.other, "%s", shown->name);
+    if (shown != given) fd_verdict_note(c->verdict, r);
+    return FD_OK;
+}
+
+/* Tensors that a sound engine recorded wrongly are left out, and the rest is judged again. */
+static fd_code leave_misrecorded_out(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
+    if (!out->found) return FD_OK;
+    fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    how.numerics = out->numerics;
+    bool *ignored = calloc((size_t)how.graph->n_node, sizeof *ignored);
+    if (!ignored) return fd_fail(err, FD_ERR_MEMORY, "verdict: out of memory");
+    fd_code code = fd_find_misrecorded(&how, out, ignored, &c->verdict->dump, err);
+    if (code != FD_OK || c->verdict->dump.n == 0) {
+        free(ignored);
+        return code;
+    }
+    c->ignored = ignored;
+    forget_attribution(c, FD_CANDIDATE, out);
+    return attribute_side(c, FD_CANDIDATE, c->o->numerics, class_, out, err);
+}
+
+/* A class that nothing refutes and that gives all that departs; *rival NULL: there is none. */
+static fd_code find_rival(const fd_comparison *c, const fd_class_evidence *evidence, const fd_attribution *of,
+                          const fd_numerics_class **rival, fd_error *err) {
+    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    const fd_numerics_class *coarser = fd_numerics_class_find("f16");
+    const bool little = of->first.has_reference && of->first.introduced < LITTLE_INTRODUCED;
+    const bool near = !(of->first.z > MUCH_BEYOND) || little; /* by so little the class may be a bit too strict */
+    bool yes = false;
+    *rival = NULL;
+    if (!evidence->outside && !near) return FD_OK;
+    for (int32_t i = 0; i < evidence->n_rival && !yes; i++) {
+        FD_TRY(fd_rival_explains(&how, &of->first, evidence->rivals[i], &yes, err));
+        if (yes) *rival = evidence->rivals[i];
+    }
+    if (yes || !((near && evidence->one_tensor) || little)) return FD_OK;
+    FD_TRY(fd_rival_explains(&how, &of->first, coarser, &yes, err)); /* nothing refutes it then */
+    if (yes) *rival = coarser;
+    return FD_OK;
+}
+
+/* What departs from the class that was inferred is what another class does, which nothing refutes: a bug only where it has
+ * a name that is more than rounding. Else nobody can tell, and the verdict is that class's. */
+static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
+    fd_class_evidence *evidence = &class_->evidence;
+    fd_explanation e = {0};
+    const fd_numerics_class *rival;
+    if (class_->source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
+    FD_TRY(find_rival(c, evidence, out, &rival, err));
+    if (!rival) return FD_OK;
+    fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
+    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    if (e.named && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e)) return FD_OK;
+    c->explained = false;
+    snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
+    snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);
+    evidence->kind = FD_EVIDENCE_STRICTER;
+    evidence->n = (int32_t)(out->n_by_finding[FD_FOUND_INTRODUCED] + out->n_by_finding[FD_FOUND_BOTH]);
+    evidence->n_of = (int32_t)out->n_tensor;
+    evidence->undecided = evidence->yielded = true;
+    forget_attribution(c, FD_CANDIDATE, out);
+    fd_judged_class unused;
+    return attribute_side(c, FD_CANDIDATE, rival, &unused, out, err);
+}
+
+/* An inferred class was chosen by what it leaves of a sample. */
+static fd_code suspect_large_errors(const fd_comparison *c, const fd_judged_class *class_, fd_attribution *out,
+                                    fd_error *err) {
+    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    bool known = class_->source == FD_CLASS_INFERRED && !class_->evidence.outside && !out->found;
+    return known ? FD_OK : fd_suspect_large_errors(&how, out, err);
+}
+
+fd_code fd_judge_candidate(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
+    FD_TRY(attribute_side(c, FD_CANDIDATE, c->o->numerics, class_, out, err));
+    FD_TRY(note_16_bit_tensors(c, out, err));
+    FD_TRY(leave_misrecorded_out(c, class_, out, err));
+    FD_TRY(yield_to_rival(c, class_, out, err));
+    return suspect_large_errors(c, class_, out, err);
+}
+
+fd_code fd_judge_reference(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
+    return attribute_side(c, FD_REFERENCE, NULL, class_, out, err);
+}
