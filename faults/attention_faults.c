@@ -122,7 +122,6 @@ FD_OVERRIDE(alibi_sign, alibi_with(args, -1))
 FD_EDIT(alibi_one_slope_further, node->max_bias *= 2)
 
 FD_EDIT(from_the_front, node->first = 0)
-FD_EDIT(conv_bias_missing, node->weight[1] = -1)
 
 #define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
 
@@ -183,12 +182,6 @@ static const fd_fault rows[] = {
      .edit = alibi_one_slope_further},
     {ATTENTION("temperature_missing", "attn_q_temperature", FD_OP_ATTN_TEMPERATURE,
                "Q is not multiplied by the attention temperature of its position"),
-     .override = fd_fault_copy},
-    {ATTENTION("ssm_conv_bias_missing", "ssm_conv", FD_OP_CONV, "the convolution's bias is not added"),
-     .edit = conv_bias_missing},
-    {ATTENTION("ssm_silu_missing", "ssm_x", FD_OP_SILU, "nothing comes between the convolution and the scan"),
-     .override = fd_fault_copy},
-    {ATTENTION("ssm_softplus_missing", "ssm_dt_softplus", FD_OP_SOFTPLUS, "the step dt is taken as it is"),
      .override = fd_fault_copy},
     {ATTENTION("mla_rope_at_front", "attn_q_pe", FD_OP_SLICE,
                "the elements of Q that are rotated are a head's first, not its last"),

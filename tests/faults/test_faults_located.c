@@ -72,6 +72,7 @@ static const struct {
     const char *faults[3];
 } with_state[] = {
     {{.arch = "mamba", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128"}}, {"ssm_"}},
+    {{.arch = "mamba2", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128 ssm.group_count=2"}}, {"ssm_"}},
     {{.arch = "qwen3next",
       .n_embd = 64,
       .n_layer = 3,
