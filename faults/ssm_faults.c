@@ -53,16 +53,16 @@ static void silu_on_x_alone(const fd_op_args *args) {
 }
 FD_APPLIES(has_x_alone, fd_fault_sibling(graph, node, "ssm_x_alone") >= 0)
 
-/* ---- B and C ---- */
+/* ---- parts of one matrix, or of one row ---- */
 
-/* Parts of one matrix, or of one row. */
-static void b_c_exchanged(fd_fault_site *site) {
-    const bool b = fd_fault_is_one_of(site->node, "ssm_b");
-    const int32_t other = fd_fault_sibling(site->graph, site->node, b ? "ssm_c" : "ssm_b");
-    if (other < 0) return;
+static void exchanged(fd_fault_site *site, const char *a, const char *b) {
+    const int32_t other = fd_fault_sibling(site->graph, site->node, fd_fault_is_one_of(site->node, a) ? b : a);
+    if (other < 0 || fd_node_width(&site->graph->nodes[other]) != fd_node_width(site->node)) return;
     site->node->weight[0] = site->graph->nodes[other].weight[0];
     site->node->first = site->graph->nodes[other].first;
 }
+FD_EDIT(b_c_exchanged, exchanged(site, "ssm_b", "ssm_c"))
+FD_EDIT(x_z_exchanged, exchanged(site, "ssm_in", "ssm_z"))
 
 /* ---- the step ---- */
 
@@ -166,8 +166,8 @@ FD_OVERRIDE(scan_no_skip, scan_with(args, (scan_rule){.no_skip = true}))
 FD_OVERRIDE(scan_modulo, scan_with(args, (scan_rule){.modulo = true}))
 FD_OVERRIDE(scan_f16, scan_with(args, (scan_rule){.state_round = fd_fault_to_f16}))
 FD_OVERRIDE(scan_bf16, scan_with(args, (scan_rule){.state_round = fd_fault_to_bf16}))
-FD_APPLIES(several_groups, graph->nodes[node->input[1]].shape[0] > 1 &&
-                               graph->nodes[node->input[1]].shape[0] < node->shape[0])
+FD_APPLIES(several_groups,
+           graph->nodes[node->input[1]].shape[0] > 1 && graph->nodes[node->input[1]].shape[0] < node->shape[0])
 
 /* ---- the gate: its first input z, its second what the scan gave ---- */
 
@@ -178,8 +178,7 @@ static void gate_missing(const fd_op_args *args) {
 
 #define SSM(name, located, op_, summary)                                                                               \
     .info = {name, "attention", summary, located, false}, .op = op_, .nodes = located
-#define ROUNDED(name, summary, u)                                                                                      \
-    .info = {name, "attention", summary, "ssm_scan", false, u}, .op = FD_OP_SSM_SCAN
+#define ROUNDED(name, summary, u) .info = {name, "attention", summary, "ssm_scan", false, u}, .op = FD_OP_SSM_SCAN
 
 static const fd_fault rows[] = {
     {SSM("ssm_conv_bias_missing", "ssm_conv", FD_OP_CONV, "the convolution's bias is not added"),
@@ -193,6 +192,9 @@ static const fd_fault rows[] = {
     {SSM("ssm_silu_on_x_alone", "ssm_x", FD_OP_SILU, "the activation behind the convolution leaves out B and C"),
      .applies = has_x_alone, .override = silu_on_x_alone},
     {SSM("ssm_b_c_exchanged", "ssm_b ssm_c", FD_OP_COUNT, "B and C are exchanged"), .edit = b_c_exchanged},
+    {SSM("ssm_x_z_exchanged", "ssm_in ssm_z", FD_OP_MATMUL, "x and its gate z are exchanged"), .edit = x_z_exchanged},
+    {SSM("ssm_dt_bias_missing", "ssm_dt_biased", FD_OP_ADD_VECTOR, "the bias of the step dt is not added"),
+     .override = fd_fault_copy},
     {SSM("ssm_softplus_missing", "ssm_dt_softplus", FD_OP_SOFTPLUS, "the step dt is taken as it is"),
      .override = fd_fault_copy},
     {SSM("ssm_dt_exp", "ssm_dt_softplus", FD_OP_SOFTPLUS, "the step dt goes through e^x, not through a softplus"),

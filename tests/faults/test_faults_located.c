@@ -187,7 +187,7 @@ static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *gr
     return code == FD_OK;
 }
 
-enum { MAX_FAULT = 256 };
+enum { MAX_FAULT = 512 };
 
 /* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the
  * injections per fault. */
