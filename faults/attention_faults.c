@@ -12,6 +12,7 @@
 RULE(modulo, .heads = FD_HEADS_MODULO)
 RULE(divisor, .heads = FD_HEADS_DIVISOR)
 RULE(group_modulo, .heads = FD_HEADS_GROUP_MODULO)
+RULE(first, .heads = FD_HEADS_FIRST)
 RULE(in_turn, .heads = FD_HEADS_IN_TURN)
 RULE(unmasked, .look_ahead = INT32_MAX)
 RULE(one_ahead, .look_ahead = 1)
@@ -35,6 +36,8 @@ FD_APPLIES(ranks_have_heads, graph->hparams.n_head_kv > 1 &&
                                  graph->hparams.n_head % (2 * graph->hparams.n_head_kv) == 0 &&
                                  graph->hparams.n_head / (2 * graph->hparams.n_head_kv) > 1)
 FD_EDIT(kv_in_turn, in_all_three(node, scores_in_turn, NULL, mix_in_turn))
+FD_EDIT(gqa_first, in_all_three(node, scores_first, NULL, mix_first))
+FD_APPLIES(has_several_kv, graph->hparams.n_head_kv > 1)
 FD_EDIT(gqa_modulo, in_all_three(node, scores_modulo, NULL, mix_modulo))
 /* Neither the same as the right rule nor beyond the heads that there are. */
 FD_APPLIES(is_not_square,
@@ -117,12 +120,23 @@ static void alibi_with(const fd_op_args *args, float factor) {
         for (int64_t t = 0; t < args->n_kv; t++) y[t] = t > own ? 0 : fmaf(slope, (float)(t - own), score[t]);
     }
 }
+/* As models with ALiBi have it, of 8 bits. */
+static void alibi_added(const fd_op_args *args) {
+    fd_rule_scores(args, (fd_attention_rule){0});
+    int64_t n_head = args->node->shape[0];
+    for (int64_t i = 0; i < args->n_pos * n_head; i++) {
+        float slope = (float)fd_alibi_slope(8, (int32_t)n_head, (int32_t)(i % n_head));
+        float *score = (float *)args->out + i * args->n_kv;
+        for (int64_t t = 0, own = args->pos0 + i / n_head; t <= own; t++)
+            score[t] = fmaf(slope, (float)(t - own), score[t]);
+    }
+}
+FD_APPLIES(has_no_alibi, fd_fault_sibling(graph, node, "attn_alibi") < 0)
 FD_OVERRIDE(alibi_missing, alibi_with(args, 0))
 FD_OVERRIDE(alibi_sign, alibi_with(args, -1))
 FD_EDIT(alibi_one_slope_further, node->max_bias *= 2)
 
 FD_EDIT(from_the_front, node->first = 0)
-FD_EDIT(conv_bias_missing, node->weight[1] = -1)
 
 #define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
 
@@ -152,6 +166,10 @@ static const fd_fault rows[] = {
     {ATTENTION("gqa_group_modulo", "attn_scores", FD_OP_COUNT,
                "query head h reads K/V head h modulo the group's size, not h / group size"),
      .applies = is_not_square, .edit = gqa_group_modulo},
+    {ATTENTION("gqa_first_head", "attn_scores", FD_OP_COUNT, "every query head reads K/V head 0"),
+     .applies = has_several_kv, .edit = gqa_first},
+    {ATTENTION("v_first_head", "attn_out", FD_OP_ATTN_MIX, "every query head mixes the rows of V's head 0"),
+     .applies = has_several_kv, .override = mix_first},
     {ATTENTION("mask_missing", "attn_weights", FD_OP_COUNT, "there is no causal mask: a token sees the later ones"),
      .edit = mask_missing},
     {ATTENTION("mask_zero", "attn_weights", FD_OP_COUNT,
@@ -176,6 +194,9 @@ static const fd_fault rows[] = {
     {ATTENTION("heads_not_transposed", "attn_out", FD_OP_ATTN_MIX,
                "the outputs of a batch lie head by head and are read row by row: a transposition is missing"),
      .applies = several_heads, .override = heads_not_transposed, .info.whole_batch = true},
+    {ATTENTION("alibi_added", "attn_scores", FD_OP_ATTN_SCORES,
+               "scores are biased by distance (ALiBi), which this model does not do"),
+     .applies = has_no_alibi, .override = alibi_added},
     {ATTENTION("alibi_missing", "attn_alibi", FD_OP_ATTN_ALIBI, "scores are not biased by distance (ALiBi)"),
      .override = alibi_missing},
     {ATTENTION("alibi_sign", "attn_alibi", FD_OP_ATTN_ALIBI, "ALiBi favours what is far away"), .override = alibi_sign},
@@ -183,12 +204,6 @@ static const fd_fault rows[] = {
      .edit = alibi_one_slope_further},
     {ATTENTION("temperature_missing", "attn_q_temperature", FD_OP_ATTN_TEMPERATURE,
                "Q is not multiplied by the attention temperature of its position"),
-     .override = fd_fault_copy},
-    {ATTENTION("ssm_conv_bias_missing", "ssm_conv", FD_OP_CONV, "the convolution's bias is not added"),
-     .edit = conv_bias_missing},
-    {ATTENTION("ssm_silu_missing", "ssm_x", FD_OP_SILU, "nothing comes between the convolution and the scan"),
-     .override = fd_fault_copy},
-    {ATTENTION("ssm_softplus_missing", "ssm_dt_softplus", FD_OP_SOFTPLUS, "the step dt is taken as it is"),
      .override = fd_fault_copy},
     {ATTENTION("mla_rope_at_front", "attn_q_pe", FD_OP_SLICE,
                "the elements of Q that are rotated are a head's first, not its last"),

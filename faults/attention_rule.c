@@ -14,6 +14,7 @@ static int32_t kv_head(shape s, fd_attention_rule r, int32_t h) {
     case FD_HEADS_GROUPED: break;
     case FD_HEADS_MODULO: return h % s.n_head_kv;
     case FD_HEADS_DIVISOR: return h / s.n_head_kv;
+    case FD_HEADS_FIRST: return 0;
     case FD_HEADS_IN_TURN: return h / (s.n_head / (2 * s.n_head_kv)) % s.n_head_kv;
     case FD_HEADS_GROUP_MODULO: return h % (s.n_head / s.n_head_kv);
     }

@@ -10,6 +10,7 @@ typedef enum fd_head_rule {
     FD_HEADS_GROUPED,      /* h / group, a group being n_head / n_head_kv heads */
     FD_HEADS_MODULO,       /* h % n_head_kv */
     FD_HEADS_DIVISOR,      /* h / n_head_kv */
+    FD_HEADS_FIRST,        /* 0 */
     FD_HEADS_GROUP_MODULO, /* h % group */
     FD_HEADS_IN_TURN,      /* on twice as many ranks as K/V heads, rank r has those of r % n_head_kv */
 } fd_head_rule;

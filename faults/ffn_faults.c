@@ -39,6 +39,21 @@ FD_OVERRIDE(act_gelu_quick, activate(args, gelu_quick, true))
 FD_OVERRIDE(act_missing, activate(args, identity, true))
 FD_OVERRIDE(up_missing, activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false))
 
+static float relu_squared(float x) {
+    return x > 0.0f ? x * x : 0.0f * x;
+}
+static float hard_swish(float x) {
+    return x * fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f;
+}
+FD_OVERRIDE(act_relu_squared, activate(args, relu_squared, true))
+FD_OVERRIDE(act_hard_swish, activate(args, hard_swish, true))
+static void up_plus_one(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
+        const float gate = ((const float *)args->in[0])[i], up = ((const float *)args->in[1])[i];
+        ((float *)args->out)[i] = (args->node->op == FD_OP_GELU_MUL ? fd_gelu32(gate) : fd_silu32(gate)) * (up + 1.0f);
+    }
+}
+
 FD_OVERRIDE(act_silu, activate(args, fd_silu32, true))
 FD_APPLIES(is_silu, node->op == FD_OP_SILU_MUL)
 FD_APPLIES(is_gelu, node->op == FD_OP_GELU_MUL)
@@ -144,6 +159,12 @@ static const fd_fault rows[] = {
     {FFN("gelu_quick", "x / (1 + e^(-1.702 x)), GELU's quick form, in place of the activation"),
      .applies = is_silu_or_gelu, .override = act_gelu_quick},
     {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
+    {FFN("relu_squared", "ReLU's square in place of the activation"), .applies = is_silu_or_gelu,
+     .override = act_relu_squared},
+    {FFN("hard_swish", "x·min(max(x + 3, 0), 6) / 6, the piecewise swish, in place of the activation"),
+     .applies = is_silu_or_gelu, .override = act_hard_swish},
+    {FFN("up_plus_one", "the activated gate is multiplied by up + 1"), .applies = is_silu_or_gelu,
+     .override = up_plus_one},
     {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,
      .override = up_missing},
     {FFN("up_gelu_erf", "without a gate: GELU's erf form in place of its tanh approximation"), .applies = is_gelu_alone,

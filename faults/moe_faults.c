@@ -1,4 +1,4 @@
-/* Bugs of a mixture of experts: of the choice, of its weights, and of which matrix an expert reads. */
+/* Bugs of a mixture of experts behind its router: which matrix an expert reads, its biases, and how outputs are added. */
 #include "faults/internal.h"
 
 #include <math.h>
@@ -8,81 +8,8 @@
 
 #include "numerics/contract.h"
 
-/* ---- router ---- */
-
-static void sigmoid_for_softmax(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
-        ((float *)args->out)[i] = 1.0f / (1.0f + fd_exp32(-((const float *)args->in[0])[i]));
-}
-
-static void softmax_for_sigmoid(const fd_op_args *args) {
-    int64_t n = fd_node_width(args->node);
-    for (int32_t p = 0; p < args->n_pos; p++) {
-        const float *x = (const float *)args->in[0] + p * n;
-        float *y = (float *)args->out + p * n, max = -INFINITY, sum;
-        for (int64_t i = 0; i < n; i++) max = fmaxf(max, x[i]);
-        for (int64_t i = 0; i < n; i++) y[i] = fd_exp32(x[i] - max);
-        sum = fd_sum(y, n);
-        for (int64_t i = 0; i < n; i++) y[i] = y[i] / sum;
-    }
-}
-
-/* Sorted the other way round. */
-static void smallest_chosen(const fd_op_args *args) {
-    int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
-    for (int32_t p = 0; p < args->n_pos; p++) {
-        const float *x = (const float *)args->in[0] + (int64_t)p * n;
-        float *id = (float *)args->out + (int64_t)p * k;
-        for (int32_t r = 0; r < k; r++) {
-            int32_t best = -1;
-            for (int32_t i = 0; i < n; i++) {
-                bool taken = false;
-                for (int32_t m = 0; m < r; m++) taken = taken || id[m] == (float)i;
-                if (!taken && (best < 0 || x[i] < x[best])) best = i;
-            }
-            id[r] = (float)best;
-        }
-    }
-}
-
 FD_EDIT(bias_missing, node->weight[1] = -1)
 FD_APPLIES(has_bias, fd_fault_weight(graph, node, 1) != NULL)
-
-/* ---- weights ---- */
-
-FD_APPLIES(normalises, node->gating == FD_GATING_NORMALISED)
-FD_APPLIES(softmaxes, node->gating == FD_GATING_SOFTMAX)
-FD_APPLIES(in_groups, node->n_group > node->n_group_used)
-FD_EDIT(groups_ignored, node->n_group = 0)
-FD_EDIT(not_normalised, node->gating = FD_GATING_GATHER)
-FD_APPLIES(gathers, node->gating == FD_GATING_GATHER)
-FD_EDIT(normalised, node->gating = FD_GATING_NORMALISED)
-FD_APPLIES(has_logits, fd_fault_sibling(graph, node, "ffn_moe_logits") >= 0)
-FD_EDIT(logits_as_weights, node->gating = FD_GATING_GATHER;
-        node->input[0] = fd_fault_sibling(site->graph, node, "ffn_moe_logits"))
-FD_EDIT(softmax_twice, node->gating = FD_GATING_SOFTMAX)
-
-/* The chosen ones' share of all experts. */
-static void softmax_over_all(const fd_op_args *args) {
-    int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
-    float *e = malloc(sizeof *e * (size_t)n);
-    if (!e) {
-        fd_fault_nan(args, k);
-        return;
-    }
-    for (int32_t p = 0; p < args->n_pos; p++) {
-        const float *x = (const float *)args->in[0] + (int64_t)p * n, *id = (const float *)args->in[1] + (int64_t)p * k;
-        float max = -INFINITY, sum;
-        for (int32_t i = 0; i < n; i++) max = fmaxf(max, x[i]);
-        for (int32_t i = 0; i < n; i++) e[i] = fd_exp32(x[i] - max);
-        sum = fd_sum(e, n);
-        for (int32_t r = 0; r < k; r++) {
-            int64_t expert = fd_expert_of((double)id[r], n);
-            ((float *)args->out)[(int64_t)p * k + r] = expert < 0 ? NAN : e[expert] / sum * args->node->scale;
-        }
-    }
-    free(e);
-}
 
 /* ---- products ---- */
 
@@ -130,7 +57,11 @@ static float low_id(const fd_op_args *args, int32_t p, int32_t r) {
     float id = id_at(args, p, r);
     return id >= (float)((n_expert_of(args) + 1) / 2) ? -1.0f : id;
 }
+static float first_id_for_second(const fd_op_args *args, int32_t p, int32_t r) {
+    return id_at(args, p, r == 1 ? 0 : r);
+}
 FD_OVERRIDE(next_expert, products(args, next_id))
+FD_OVERRIDE(first_expert_twice, products(args, first_id_for_second))
 FD_OVERRIDE(first_rows_experts, products(args, first_rows_id))
 FD_OVERRIDE(high_ids_ignored, products(args, low_id))
 
@@ -181,35 +112,11 @@ FD_OVERRIDE(reversed, sum(args, share_reversed))
 FD_OVERRIDE(first_alone, sum(args, share_of_first))
 FD_APPLIES(several, graph->nodes[node->input[1]].shape[0] > 1)
 
+FD_APPLIES(several_chosen, node->shape[0] > 1)
+
 #define MOE(name, located, op_, summary) .info = {name, "moe", summary, located, false}, .op = op_
 
 static const fd_fault rows[] = {
-    {MOE("moe_router_bias_missing", "ffn_moe_logits", FD_OP_MATMUL, "the router's bias is not added"),
-     .nodes = "ffn_moe_logits", .applies = has_bias, .edit = bias_missing},
-    {MOE("moe_sigmoid", "ffn_moe_probs", FD_OP_SOFTMAX, "the router's logits go through a sigmoid, not a softmax"),
-     .override = sigmoid_for_softmax},
-    {MOE("moe_softmax", "ffn_moe_probs", FD_OP_SIGMOID, "the router's logits go through a softmax, not a sigmoid"),
-     .nodes = "ffn_moe_probs", .override = softmax_for_sigmoid},
-    {MOE("moe_smallest", "ffn_moe_topk", FD_OP_TOP_K, "the experts with the smallest probabilities are chosen"),
-     .override = smallest_chosen},
-    {MOE("moe_groups_ignored", "ffn_moe_topk", FD_OP_TOP_K,
-         "experts are chosen from all groups, not from the best alone"),
-     .applies = in_groups, .edit = groups_ignored},
-    {MOE("moe_not_normalised", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
-         "the chosen experts' probabilities are not divided by their sum"),
-     .applies = normalises, .edit = not_normalised},
-    {MOE("moe_normalised", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
-         "the chosen experts' probabilities are divided by their sum, which this model does not do"),
-     .applies = gathers, .edit = normalised},
-    {MOE("moe_logits_as_weights", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
-         "the router's logits are taken for the chosen experts' weights"),
-     .applies = has_logits, .edit = logits_as_weights},
-    {MOE("moe_softmax_twice", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
-         "a softmax over the chosen experts' probabilities, which are a softmax already"),
-     .applies = normalises, .edit = softmax_twice},
-    {MOE("moe_softmax_over_all", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
-         "the softmax goes over all experts, not over the chosen ones alone"),
-     .applies = softmaxes, .override = softmax_over_all},
     {MOE("moe_next_expert", "ffn_moe_gate", FD_OP_EXPERT_MATMUL, "the matrices of expert id + 1 are read"),
      .override = next_expert},
     {MOE("moe_first_rows_experts", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
@@ -220,6 +127,12 @@ static const fd_fault rows[] = {
      .override = high_ids_ignored},
     {MOE("moe_gate_up_swapped", "ffn_moe_gate", FD_OP_EXPERT_MATMUL, "the experts' gate and up matrices are exchanged"),
      .nodes = "ffn_moe_gate ffn_moe_up", .edit = gate_up_swapped},
+    {MOE("moe_first_expert_twice", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
+         "the second of the chosen experts is computed with the matrices of the first"),
+     .applies = several_chosen, .override = first_expert_twice},
+    {MOE("moe_gate_up_bias_missing", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
+         "the biases of the experts' gate and up are not added"),
+     .nodes = "ffn_moe_gate ffn_moe_up", .applies = has_bias, .edit = bias_missing},
     {MOE("moe_bias_missing", "ffn_moe_gate", FD_OP_EXPERT_MATMUL, "the experts' biases are not added"),
      .applies = has_bias, .edit = bias_missing},
     {MOE("moe_unweighted", "ffn_moe_out", FD_OP_EXPERT_SUM, "the experts' outputs are added without their weights"),

@@ -43,6 +43,9 @@ static float weight_plus_one(float w) {
     return w + 1.0f;
 }
 
+static float weight_squared(float w) {
+    return w * w;
+}
 static float weight_minus_one(float w) {
     return w - 1.0f;
 }
@@ -86,6 +89,7 @@ FD_OVERRIDE(root_missing, norm(args, scale_no_root, weight_right))
 FD_OVERRIDE(weight_missing, norm(args, scale_right, weight_one))
 FD_OVERRIDE(plus_one, norm(args, scale_right, weight_plus_one))
 
+FD_OVERRIDE(weight_twice, norm(args, scale_right, weight_squared))
 FD_OVERRIDE(plus_one_missing, norm(args, scale_right, weight_minus_one))
 
 /* One r for all heads of a position, as of a row that is no heads. */
@@ -194,6 +198,7 @@ static const fd_fault rows[] = {
     {NORM("eps_value", "RMSNorm has the other usual eps: 1e-5 for 1e-6 or 1e-6 for 1e-5"), .edit = eps_value},
     {NORM("eps_missing", "RMSNorm has no eps"), .applies = has_eps, .edit = eps_missing},
     {NORM("norm_weight_missing", "RMSNorm does not multiply by its weight"), .override = weight_missing},
+    {NORM("norm_weight_twice", "RMSNorm multiplies by its weight twice"), .override = weight_twice},
     {NORM("norm_plus_one", "RMSNorm multiplies by 1 + w, as Gemma does; a GGUF of Gemma has the 1 in w already"),
      .override = plus_one},
     {NORM("norm_plus_one_missing", "RMSNorm multiplies by Gemma's w where it is 1 + w: the file's weights less 1"),

@@ -42,6 +42,20 @@ FD_OVERRIDE(without_max, weigh_rows(args, true, as_is))
 FD_OVERRIDE(in_f16, weigh_rows(args, false, fd_fault_to_f16))
 FD_OVERRIDE(in_bf16, weigh_rows(args, false, fd_fault_to_bf16))
 
+/* One more than the exponentials' sum, the maximum having been taken off. */
+static void sum_plus_one(const fd_op_args *args) {
+    int32_t n_head = args->node->shape[0];
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        const float *s = (const float *)args->in[0] + (int64_t)i * args->n_kv;
+        float *w = (float *)args->out + (int64_t)i * args->n_kv, sink = fd_rule_sink(args, i % n_head), max = sink;
+        int32_t n = args->pos0 + i / n_head + 1;
+        for (int32_t t = 0; t < n; t++) max = fmaxf(max, s[t]);
+        for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? fd_exp32(s[t] - max) : 0.0f;
+        float sum = fd_rule_with_sink(args, fd_sum(w, n), sink - max) + 1.0f;
+        for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
+    }
+}
+
 /* A lower triangle over [rows of the batch, keys]: row r of a batch sees keys 0 to r, whatever the cache holds. */
 static void upper_left(const fd_op_args *args) {
     int32_t n_head = args->node->shape[0];
@@ -103,6 +117,7 @@ static const fd_fault rows[] = {
      .override = all_masked},
     {SOFTMAX("softmax_without_max", "softmax does not take off the maximum: large scores overflow"),
      .override = without_max},
+    {SOFTMAX("softmax_sum_plus_one", "softmax adds 1 to its sum of exponentials"), .override = sum_plus_one},
     {SOFTMAX("only_current_token", "a token attends to itself alone"), .override = only_current},
     {.info = {.name = "mask_upper_left",
               .family = "attention",

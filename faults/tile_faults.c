@@ -14,6 +14,8 @@ const char *fd_tile_rule_name(fd_tile_rule rule) {
         [FD_TILES_BOTH_STALE] = "flash_not_rescaled",
         [FD_TILES_AVERAGED] = "split_kv_averaged",
         [FD_TILES_ADDED] = "split_kv_added",
+        [FD_TILES_UNSCALED] = "split_kv_not_rescaled",
+        [FD_TILES_FIRST_SUM] = "split_kv_first_sum",
     };
     return names[rule];
 }
@@ -58,9 +60,31 @@ static void weigh_parts_alike(fd_tile_rule rule, int32_t tile, float *w, int32_t
     }
 }
 
+/* Off the largest of its own part, a weight is as much larger. */
+static void take_own_maxima(int32_t tile, float *w, int32_t n) {
+    double all = 0;
+    for (int32_t t = 0, end; t < n; t = end) {
+        double largest = 0;
+        end = tile_end(tile, t, n);
+        for (int32_t i = t; i < end; i++) largest = fmax(largest, (double)w[i]);
+        for (int32_t i = t; i < end && largest > 0; i++) all += (double)(w[i] = (float)((double)w[i] / largest));
+    }
+    for (int32_t t = 0; t < n && all > 0; t++) w[t] = (float)((double)w[t] / all);
+}
+
+static void divide_by_first_sum(int32_t tile, float *w, int32_t n) {
+    double first = 0;
+    for (int32_t t = 0; t < tile_end(tile, 0, n); t++) first += (double)w[t];
+    for (int32_t t = 0; t < n && first > 0; t++) w[t] = (float)((double)w[t] / first);
+}
+
 void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n) {
     if (rule == FD_TILES_AVERAGED || rule == FD_TILES_ADDED)
         weigh_parts_alike(rule, tile, weights, n);
+    else if (rule == FD_TILES_UNSCALED)
+        take_own_maxima(tile, weights, n);
+    else if (rule == FD_TILES_FIRST_SUM)
+        divide_by_first_sum(tile, weights, n);
     else
         rescale_nothing(rule, tile, weights, n);
 }

@@ -13,6 +13,8 @@ typedef enum fd_tile_rule {
     /* split K/V: every part has a softmax of its own, and the parts' outputs are … */
     FD_TILES_AVERAGED, /* averaged: their sums do not weigh them */
     FD_TILES_ADDED,
+    FD_TILES_UNSCALED,  /* added, sums too, each off its own maximum, and divided */
+    FD_TILES_FIRST_SUM, /* right, but divided by the first part's sum */
     FD_TILE_RULE_COUNT
 } fd_tile_rule;
 

@@ -44,6 +44,27 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
     return FD_OK;
 }
 
+/* Heads that the hypothesis does not concern are as they should be. */
+static fd_code keep_heads(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
+                          fd_error *err) {
+    const fd_node *node = args->node, *root = ev->bench->request->args.node;
+    const int64_t n_head = node->shape[0], n = args->n_pos * fd_node_row_stride(node, args->n_kv);
+    const int64_t part = fd_node_row_stride(node, args->n_kv) / n_head, before = v->rows - v->memory;
+    const bool heads = node->over_kv || node->n_dim == 2;
+    fd_work *w = NULL;
+    if (!ev->h.heads || !heads || n_head != root->shape[0] || !ev->works[node->id].edited) return FD_OK;
+    FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &w, err));
+    for (int64_t at = 0; w && at < n; at += part) {
+        if (ev->h.heads >> (at / part % n_head) & 1) continue;
+        const size_t size = sizeof *v->rows * (size_t)part;
+        memcpy(v->rows + at, w->v.rows + at, size);
+        for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++)
+            memcpy(sample[d] + before + at, w->sample[d] ? w->sample[d] + before + at : w->v.rows + at, size);
+        if (v->tau && w->v.tau) memcpy(v->tau + at, w->v.tau + at, sizeof *v->tau * (size_t)part);
+    }
+    return FD_OK;
+}
+
 static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, bool keep_samples, fd_variant *out,
                             float *sample[FD_N_SAMPLE], fd_error *err) {
     const fd_explain_request *r = ev->bench->request;
@@ -83,7 +104,8 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     FD_TRY(fd_bench_change_output(ev, args, out->rows, out->tau, err));
     if (ev->bounds && (keep_samples || in->any_sample))
         FD_TRY(fd_bench_sample(ev, args, in, keep_samples, size, out, sample, err));
-    return keep_context(ev, args, out, sample, err);
+    FD_TRY(keep_context(ev, args, out, sample, err));
+    return keep_heads(ev, args, out, sample, err);
 }
 
 fd_code fd_bench_compute(fd_evaluation *ev, int32_t id, bool keep_samples, fd_variant *out, float *sample[FD_N_SAMPLE],

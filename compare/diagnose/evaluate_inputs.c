@@ -118,9 +118,10 @@ fd_code fd_inputs_change_tokens(const fd_evaluation *ev, fd_op_args *args, fd_op
     if (!in->tokens) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = 0; i < args->n_pos; i++) {
         const int32_t from = i - ev->h.n;
-        const bool before = ev->h.which == 1 && from >= -ev->bench->request->n_tokens_before; /* the first stay */
-        in->tokens[i] = before ? args->tokens[from] : args->tokens[i];
-        if (ev->h.which == 0) in->tokens[i] = (args->tokens[i] + ev->h.n + n_vocab) % n_vocab;
+        const bool before = ev->h.which == FD_TOKEN_BEFORE && from >= -ev->bench->request->n_tokens_before;
+        in->tokens[i] = before ? args->tokens[from] : args->tokens[i]; /* the first stay */
+        if (ev->h.which == FD_TOKEN_MODULO) in->tokens[i] %= ev->h.n;
+        if (ev->h.which == FD_TOKEN_OFFSET) in->tokens[i] = (args->tokens[i] + ev->h.n + n_vocab) % n_vocab;
     }
     args->tokens = in->tokens;
     return FD_OK;

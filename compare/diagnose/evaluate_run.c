@@ -92,40 +92,6 @@ static fd_op_args written_late(const fd_evaluation *ev, const fd_op_args *args) 
     return late;
 }
 
-/* Rows of the step that row `row` is of, from it on; *start: the step's first position. */
-static int32_t rest_of_step(const fd_explain_request *r, const fd_op_args *args, int32_t row, int32_t *start) {
-    const int32_t position = args->pos0 + row, first = r->args.pos0 - r->args.batch_offset, left = args->n_pos - row;
-    *start = r->args.row_by_row || first > position ? position : first;
-    if (r->args.row_by_row) return 1;
-    return first > position && first - position < left ? first - position : left;
-}
-
-/* Step by step, each with zeros for the cache's rows of earlier ones. */
-static void run_without_state(const fd_evaluation *ev, const fd_op_args *args) {
-    const fd_node *node = args->node, *nodes = args->graph->nodes;
-    const int64_t width = fd_node_row_stride(&nodes[node->input[0]], args->n_kv),
-                  stride = fd_node_row_stride(node, args->n_kv);
-    const size_t size = sizeof(float) * (size_t)(args->n_kv * width);
-    float *cache = malloc(size);
-    for (int32_t row = 0, n, start; cache && row < args->n_pos; row += n) {
-        fd_op_args step = *args;
-        n = rest_of_step(ev->bench->request, args, row, &start);
-        step.pos0 += row;
-        step.n_pos = n;
-        step.tokens += row;
-        step.out = (float *)args->out + row * stride;
-        for (int k = 1; k < FD_MAX_INPUTS; k++)
-            if (node->input[k] >= 0)
-                step.in[k] = (const float *)args->in[k] + row * fd_node_row_stride(&nodes[node->input[k]], args->n_kv);
-        memcpy(cache, args->in[0], size);
-        memset(cache, 0, sizeof(float) * (size_t)(start * width));
-        step.in[0] = cache;
-        ev->bench->request->op(FD_NUMERICS_EXACT, &step);
-    }
-    for (int64_t i = 0; !cache && i < args->n_pos * stride; i++) ((float *)args->out)[i] = NAN; /* no memory: no fit */
-    free(cache);
-}
-
 void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to) {
     const fd_weight *own = args->weight[0];
     fd_weight wide;
@@ -137,8 +103,8 @@ void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const 
         late = written_late(ev, args);
     else if (!args->node->override)
         late = late_rows(ev, args);
-    if (ev->h.guess == FD_GUESS_FRESH_STATE && fd_hypothesis_may_concern(&ev->h, args->node))
-        run_without_state(ev, &late);
+    if (fd_bench_runs_otherwise(ev, args->node))
+        fd_bench_run_otherwise(ev, &late);
     else if (args->node->override)
         args->node->override(&late);
     else
@@ -158,12 +124,22 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                                fd_error *err) {
     int64_t width = fd_node_row_stride(args->node, args->n_kv), n = width * args->n_pos;
     if (!fd_hypothesis_changes_output(&ev->h, args->node)) return FD_OK;
-    double *scratch = malloc(sizeof *scratch * 2 * (size_t)n);
-    if (!scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
-    if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, rows, tau, args->n_pos, width, scratch);
-    fd_output_rows out = {rows, args->pos0, ev->bench->request->n_earlier, args->n_pos, width, (float *)scratch};
+    const fd_explain_request *r = ev->bench->request;
+    const fd_node *other = ev->h.guess == FD_GUESS_COPY ? &args->graph->nodes[ev->h.other] : args->node;
+    fd_output_rows out = {.rows = rows,
+                          .pos0 = args->pos0,
+                          .n_earlier = r->n_earlier,
+                          .n_unjudged = r->n_unjudged,
+                          .n_row = args->n_pos,
+                          .width = width,
+                          .candidate = args->node->id == r->args.node->id ? r->output : NULL,
+                          .other = other != args->node ? fd_bench_recorded(r, other->id) : NULL,
+                          .other_width = fd_node_row_stride(other, args->n_kv)};
+    out.scratch = malloc(2 * sizeof *out.scratch * (size_t)n);
+    if (!out.scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+    if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, &out, tau);
     fd_hypothesis_output_rows(&ev->h, args->node, &out);
-    free(scratch);
+    free(out.scratch);
     return FD_OK;
 }
 

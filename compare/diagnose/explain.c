@@ -116,6 +116,34 @@ static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* The heads in which the node departs, where these are some of them; 0. */
+static uint64_t departing_heads(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    const fd_variant *plain = &t->all.plain;
+    const int64_t stride = fd_node_row_stride(node, r->args.n_kv), n_head = node->shape[0];
+    uint64_t heads = 0;
+    if (!(node->over_kv || node->n_dim == 2) || n_head < 2 || n_head > 64) return 0;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        const double c = (double)r->output[i], y = (double)plain->rows[i];
+        const bool seen = !node->over_kv || i % r->args.n_kv <= r->args.pos0 + i / stride;
+        const bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
+        if (seen && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0)))
+            heads |= 1ull << (i % stride / (stride / n_head));
+    }
+    const uint64_t all = n_head == 64 ? ~0ull : (1ull << n_head) - 1;
+    return heads == all ? 0 : heads;
+}
+
+static fd_code try_in_heads(fd_trial *t, fd_error *err) {
+    t->heads = departing_heads(t);
+    if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    if (t->heads && t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
+    if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
+    t->heads = 0;
+    return FD_OK;
+}
+
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
@@ -130,10 +158,13 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
     if (many) return FD_OK;
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_pages(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(try_in_heads(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_numbers(t, err));
     return fd_refute_by_readers(t, err);
 }
 

@@ -12,7 +12,7 @@ static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
     for (int rule = 0; rule < FD_TILE_RULE_COUNT; rule++)
         for (int i = 0; i < N_TILE && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_TILES, .node = node->id, .which = rule, .n = tiles[i]};
-            bool parts = rule == FD_TILES_AVERAGED || rule == FD_TILES_ADDED;
+            bool parts = rule >= FD_TILES_AVERAGED;
             if (h.n >= t->all.request->args.n_kv || (h.n < 0 && !parts)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
@@ -37,6 +37,8 @@ static fd_code try_pages(fd_trial *t, int32_t node, fd_error *err) {
                 h.which = page;
                 h.other = other;
                 if (page != other) FD_TRY(fd_trial_try(t, &h, err));
+                h.end = 1; /* exchanged */
+                if (page < other && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
             }
     }
     return FD_OK;
@@ -55,9 +57,9 @@ static fd_code try_heads(fd_trial *t, const fd_node *node, fd_error *err) {
 }
 
 /* At each recurrent op of the span alone, then at all of them: convolution and scan each keep a state. */
-static fd_code try_fresh_state(fd_trial *t, fd_error *err) {
+static fd_code try_state(fd_trial *t, fd_state_rule rule, fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    fd_hypothesis h = {.guess = FD_GUESS_FRESH_STATE};
+    fd_hypothesis h = {.guess = FD_GUESS_STATE, .which = (int32_t)rule};
     int32_t n = 0;
     if (r->args.pos0 + r->n_unjudged == 0) return FD_OK;
     for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
@@ -98,7 +100,8 @@ static fd_code try_unwritten(fd_trial *t, fd_error *err) {
 }
 
 fd_code fd_guess_steps(fd_trial *t, fd_error *err) {
-    FD_TRY(try_fresh_state(t, err));
+    for (int rule = 0; rule <= FD_STATE_LATE && !fd_trial_fits(t); rule++)
+        FD_TRY(try_state(t, (fd_state_rule)rule, err));
     return fd_trial_fits(t) ? FD_OK : try_unwritten(t, err);
 }
 

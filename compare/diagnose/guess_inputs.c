@@ -75,12 +75,13 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
             fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .which = which, .n = tile};
             FD_TRY(fd_trial_try(t, &h, err));
         }
-    if (node->op != FD_OP_MATMUL) return FD_OK;
-    int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
+    const bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
+    if (!product && node->op != FD_OP_ATTN_SCORES) return FD_OK;
+    int64_t width = product ? graph_of(t)->weights[node->weight[0]].n_col : graph_of(t)->nodes[node->input[0]].shape[1];
     for (int32_t tile = 1; tile <= 512; tile *= 2) {
         int32_t cut[] = {tile, (int32_t)(width % tile), tile - 1};
         for (int i = 0; i < 3; i++) {
-            fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .n = cut[i]};
+            fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .n = cut[i], .end = (int32_t)width};
             if (cut[i] > 0 && cut[i] < width && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
         }
     }
@@ -119,7 +120,40 @@ static fd_code try_blocks(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* Products that read one tensor are often one matrix: Q, K and V, gate and up. Together they read another tensor, or leave out
+ * the end of their sums. */
+static fd_code try_readers(fd_trial *t, int32_t read, fd_error *err) {
+    const fd_graph *graph = graph_of(t);
+    const fd_node *right = &graph->nodes[read];
+    fd_hypothesis h = {.guess = FD_GUESS_INPUT, .node = -1, .layer = FD_ANY_LAYER, .ops = FD_OP_MATMUL + 1};
+    h.readers = read + 1;
+    for (h.other = read - 1; h.other >= 0 && !fd_trial_fits(t); h.other--) {
+        const fd_node *other = &graph->nodes[h.other];
+        const bool near = other->layer < 0 || other->layer >= right->layer - 1;
+        if (near && stands_in(t, right, other)) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    h.guess = FD_GUESS_INPUT_TAIL;
+    h.other = 0;
+    for (h.n = 1; h.n <= 512 && h.n < fd_node_width(right) && !fd_trial_fits(t); h.n *= 2)
+        FD_TRY(fd_trial_try(t, &h, err));
+    return FD_OK;
+}
+
+static fd_code try_fused_products(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = graph_of(t);
+    for (int32_t read = graph->n_node - 1; read >= 0 && !fd_trial_fits(t); read--) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < t->n_span; i++) {
+            const fd_node *node = &graph->nodes[t->span[i]];
+            n += node->op == FD_OP_MATMUL && node->input[0] == read;
+        }
+        if (n > 1) FD_TRY(try_readers(t, read, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
+    if (t->n_span > 1) FD_TRY(try_fused_products(t, err));
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *node = &graph_of(t)->nodes[t->span[i]];
         FD_TRY(try_blocks(t, node, err));

@@ -106,6 +106,8 @@ static uint64_t keys_without_weight(const fd_trial *t, bool but_own) {
     return zero & any;
 }
 
+enum { MOST_TILE = 128, MOST_NEAR = 8 };
+
 static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
     int32_t n_kv = args->n_kv, step = args->pos0 - args->batch_offset;
@@ -116,14 +118,18 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
                  {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_NOT_OWN, 1, 1},
                  {FD_KEYS_FIRST_N, 1, n_kv - 1},
+                 {FD_KEYS_TILE, 2, n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE},
+                 {FD_KEYS_FAR, 2, 3},
                  {FD_KEYS_CHUNK, step > 0 ? step : 1, step}};
     if (node->op != args->node->op && node->op == FD_OP_ATTN_SCORES) return FD_OK; /* softmax's, then */
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
-            FD_TRY(fd_trial_try(t, &h, err));
+            int32_t far = rules[i].rule == FD_KEYS_FAR ? MOST_NEAR : 0;
+            for (h.other = 0; h.other <= far && !fd_trial_fits(t); h.other++) FD_TRY(fd_trial_try(t, &h, err));
         }
+    h.other = 0;
     h.which = FD_KEYS_SET;
     for (h.n = 0; h.n < 2 && !fd_trial_fits(t); h.n++) {
         h.keys = keys_without_weight(t, h.n > 0);
@@ -151,7 +157,9 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     (void)node;
     for (h.n = -2; h.n <= 2 && !fd_trial_fits(t); h.n++)
         if (h.n) FD_TRY(fd_trial_try(t, &h, err));
-    h.which = 1; /* a step that is fed the token of the one before; within a step other rows say it */
+    h.which = FD_TOKEN_MODULO; /* an id in a type that is too short */
+    for (h.n = 1 << 7; h.n <= 1 << 16 && !fd_trial_fits(t); h.n *= 2) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_TOKEN_BEFORE; /* a step that is fed the token of the one before; within a step other rows say it */
     for (h.n = 1; h.n <= 2 && t->all.request->n_tokens_before > 0 && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;

@@ -145,6 +145,32 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     return fd_trial_fits(t) ? FD_OK : try_tail(t, h, err);
 }
 
+/* ---- how it computes ---- */
+
+static fd_code try_statistics(fd_trial *t, const fd_node *node, fd_error *err) {
+    const int32_t n = node->shape[node->n_dim - 1];
+    const int32_t lengths[] = {n / 2,  n / 4 * 3, n / 8 * 7, n / 4, n - 128, n - 64,
+                               n - 32, n - 16,    n - 8,     n - 4, n - 2,   n - 1};
+    if (node->op != FD_OP_RMS_NORM) return FD_OK;
+    for (int which = 0; which <= FD_STATISTIC_FIRST; which++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths && !fd_trial_fits(t); i++) {
+            fd_hypothesis h = {.guess = FD_GUESS_STATISTIC, .node = node->id, .which = which, .n = lengths[i]};
+            if (h.n > 0) FD_TRY(fd_trial_try(t, &h, err));
+        }
+    for (int which = FD_STATISTIC_ABSOLUTE; which <= FD_STATISTIC_FIRST_ROW && !fd_trial_fits(t); which++) {
+        fd_hypothesis h = {.guess = FD_GUESS_STATISTIC, .node = node->id, .which = which};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+static fd_code try_twice(fd_trial *t, const fd_node *node, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_TWICE, .node = node->id};
+    const bool can = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_SOFTCAP ||
+                     node->op == FD_OP_GELU || node->op == FD_OP_SILU || node->op == FD_OP_SOFTMAX;
+    return can && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
 /* ---- places ---- */
 
 static fd_code try_orders(fd_trial *t, const fd_node *node, fd_error *err) {
@@ -183,12 +209,13 @@ static fd_code try_swapped_heads(fd_trial *t, const fd_node *node, fd_error *err
 }
 
 static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
-    int32_t n_pos = t->all.request->args.n_pos;
+    int32_t n_pos = t->all.request->args.n_pos, pos0 = t->all.request->args.pos0;
     const struct {
         fd_row_rule rule;
         int32_t n;
-    } rules[] = {{FD_ROWS_EARLIER, 1},         {FD_ROWS_EARLIER, -1}, {FD_ROWS_ALL_ARE, 0},
-                 {FD_ROWS_ALL_ARE, n_pos - 1}, {FD_ROWS_ROLLED, 1},   {FD_ROWS_ROLLED, n_pos - 1}};
+    } rules[] = {{FD_ROWS_EARLIER, 1},    {FD_ROWS_EARLIER, -1},
+                 {FD_ROWS_ALL_ARE, pos0}, {FD_ROWS_ALL_ARE, pos0 + n_pos - 1},
+                 {FD_ROWS_ROLLED, 1},     {FD_ROWS_ROLLED, n_pos - 1}};
     if (node->op == FD_OP_KV_WRITE && t->all.request->n_earlier > 0) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_LAST_OF_EARLIER};
         FD_TRY(fd_trial_try(t, &h, err));
@@ -235,7 +262,9 @@ fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *node = &nodes[t->span[i]];
-        if (i == t->n_span - 1) FD_TRY(try_region(t, node, err));
+        FD_TRY(try_statistics(t, node, err));
+        FD_TRY(try_twice(t, node, err));
+        if (i == t->n_span - 1 && !fd_trial_fits(t)) FD_TRY(try_region(t, node, err));
         if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
         FD_TRY(try_cap(t, node, err));
         if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));

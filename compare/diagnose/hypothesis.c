@@ -15,6 +15,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_POSITION: return h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_ROPE;
     case FD_GUESS_TILES: return FD_OP_ATTN_MIX;
     case FD_GUESS_TOKEN: return FD_OP_EMBED;
+    case FD_GUESS_STATISTIC: return FD_OP_RMS_NORM;
     case FD_GUESS_NONE:
     case FD_GUESS_FAULT:
     case FD_GUESS_WEIGHT:
@@ -25,7 +26,11 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_BLOCKS:
     case FD_GUESS_PAGE:
     case FD_GUESS_UNWRITTEN:
-    case FD_GUESS_FRESH_STATE:
+    case FD_GUESS_STATE:
+    case FD_GUESS_TWICE:
+    case FD_GUESS_COPY:
+    case FD_GUESS_CLAMP:
+    case FD_GUESS_OWN:
     case FD_GUESS_KEYS:
     case FD_GUESS_CAP:
     case FD_GUESS_FACTOR:
@@ -46,7 +51,9 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
     if (h->guess == FD_GUESS_PAGE || h->guess == FD_GUESS_UNWRITTEN)
         return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
-    if (h->guess == FD_GUESS_FRESH_STATE) return is_recurrent(node->op);
+    if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
+    if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
+        return is_recurrent(node->op) && (h->which == FD_STATE_FRESH || node->op != FD_OP_WKV7);
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;
 }
 
@@ -103,6 +110,14 @@ static int32_t sibling(const fd_graph *graph, int32_t node, int32_t layer) {
 
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out) {
     *out = *h;
+    if (h->node < 0 && h->readers > 0) {
+        int32_t from = graph->nodes[h->readers - 1].layer;
+        int32_t moved = from < 0 || node->layer < 0 ? h->readers - 1 : sibling(graph, h->readers - 1, node->layer);
+        out->readers = moved + 1;
+        if (h->guess == FD_GUESS_INPUT && from >= 0 && graph->nodes[h->other].layer >= 0)
+            out->other = sibling(graph, h->other, node->layer + graph->nodes[h->other].layer - from);
+        if (moved < 0 || out->other < 0) return false;
+    }
     if (h->node < 0) {
         out->layer = FD_ANY_LAYER;
         return true;
@@ -113,7 +128,7 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     if (to < 0) return false;
     out->node = to;
     if (h->guess == FD_GUESS_WEIGHT) return to == h->node;
-    if (h->guess == FD_GUESS_INPUT) {
+    if (h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY) {
         const fd_node *other = &graph->nodes[h->other];
         out->other = sibling(graph, h->other, node->layer + other->layer - own->layer);
         return out->other >= 0 && out->other < to;
@@ -123,6 +138,7 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
 
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
-           a->ops == b->ops && a->which == b->which && a->other == b->other && a->n == b->n && a->first == b->first &&
-           a->end == b->end && !(a->value < b->value) && !(a->value > b->value) && a->keys == b->keys;
+           a->ops == b->ops && a->readers == b->readers && a->heads == b->heads && a->which == b->which &&
+           a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
+           !(a->value > b->value) && a->keys == b->keys;
 }

@@ -14,21 +14,29 @@ typedef enum fd_guess {
     FD_GUESS_WEIGHT,       /* slot `which` reads weight `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
-    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row are left out; of attention's weights: keys after the
-                              last whole tile of `n`, counted to the row's own (`which` 0) or to the step's last (1) */
+    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, are left out; of
+                              attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
+                              0) or to the step's last (1) */
     FD_GUESS_PARTIAL,    /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
     FD_GUESS_TILES,      /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
-    FD_GUESS_PAGE,       /* page `which` of the cache, of `n` keys, is read from the place of page `other`; -1: zeros */
+    FD_GUESS_PAGE,       /* page `which` of the cache, of `n` keys, is read from the place of page `other`; -1: zeros;
+                              `end` 1: and that one from its */
     FD_GUESS_UNWRITTEN,  /* the cache's rows from position `n` on are read as zeros */
-    FD_GUESS_FRESH_STATE, /* a recurrent op reads nothing of earlier steps: its state, or its last rows, are zeros */
-    FD_GUESS_KEYS,        /* softmax does not see some keys: `which` is fd_key_rule */
-    FD_GUESS_BLOCKS,      /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
-    FD_GUESS_TOKEN, /* an embedding reads the row of the token's id + `n`; `which` 1: of the token `n` positions before */
+    FD_GUESS_STATE,      /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
+    FD_GUESS_KEYS,       /* softmax does not see some keys: `which` is fd_key_rule */
+    FD_GUESS_BLOCKS,     /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
+    FD_GUESS_TOKEN,      /* an embedding reads the row of another token: `which` is fd_token_rule */
+    /* how it computes */
+    FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
+    FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
     FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
+    FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
+    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone */
+    FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both */
 } fd_guess;
 
@@ -46,14 +54,38 @@ typedef enum fd_key_rule {
     FD_KEYS_FIRST_N,
     FD_KEYS_NOT_OWN,
     FD_KEYS_CHUNK, /* the step that begins at position `n` sees as many keys as if it were the first */
+    FD_KEYS_TILE,  /* those after the last whole tile of `n`, where there is one */
+    FD_KEYS_FAR,   /* every `n`th of those that are more than `other` positions before its own */
     FD_KEYS_SET
 } fd_key_rule;
 typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
-    FD_ROWS_ALL_ARE,
+    FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n` */
     FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
 } fd_row_rule;
+typedef enum fd_token_rule {
+    FD_TOKEN_OFFSET, /* id + n */
+    FD_TOKEN_BEFORE, /* of `n` positions before */
+    FD_TOKEN_MODULO, /* id mod n */
+} fd_token_rule;
+typedef enum fd_state_rule {
+    FD_STATE_FRESH,  /* zeros: the state of earlier steps is not read */
+    FD_STATE_FROZEN, /* what the first of the steps of one position found: later ones are not stored */
+    FD_STATE_LATE,   /* the same, without its newest row: it never gets there */
+} fd_state_rule;
+typedef enum fd_statistic {
+    FD_STATISTIC_FIRST_OF_ALL, /* squares of the first `n` elements, over all */
+    FD_STATISTIC_FIRST,        /* over these */
+    FD_STATISTIC_ABSOLUTE,     /* the mean of absolute values, no root */
+    FD_STATISTIC_FIRST_ROW,    /* every row's is that of its step's first row */
+} fd_statistic;
+/* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column. */
+typedef enum fd_own_rule {
+    FD_OWN_ROW_FACTOR,
+    FD_OWN_COLUMN_TERM,
+    FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
+} fd_own_rule;
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,
     FD_ORDER_HEADS_REVERSED,
@@ -67,6 +99,7 @@ typedef enum fd_order_rule {
     FD_ORDER_HALVES_SWAPPED, /* in each head */
     FD_ORDER_PAIRS_SWAPPED,
     FD_ORDER_ROTATED, /* by `n` elements */
+    FD_ORDER_PIECES,  /* [first, end) are those from `n` on; from element `other` on, if not 0, those from `keys` on */
     FD_ORDER_COUNT
 } fd_order_rule;
 
@@ -74,10 +107,12 @@ enum { FD_ANY_LAYER = -2 };
 
 typedef struct fd_hypothesis {
     fd_guess guess;
-    int32_t fault; /* FD_GUESS_FAULT: its row */
-    int32_t node;  /* the one node that it edits; -1: every node that it concerns */
-    int32_t layer; /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
-    int32_t ops;   /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    int32_t fault;   /* FD_GUESS_FAULT: its row */
+    int32_t node;    /* the one node that it edits; -1: every node that it concerns */
+    int32_t layer;   /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t ops;     /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    int32_t readers; /* node -1: those alone whose first input is node `readers` - 1; 0: any */
+    uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
     int32_t which, other, n;
     int32_t first, end;
     double value;
@@ -101,17 +136,26 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width);
 
-/* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows. `pos0`: position of
- * the first row; `n_earlier` rows are of earlier steps; `scratch` has room for twice as many. */
-bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
-void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const float *rows, double *tau,
-                                 int64_t n_row, int64_t width, double *scratch);
+/* FD_GUESS_STATISTIC: `rows`, n_row of `width` that the norm made of `x`, are changed in place (hypothesis_norm.c). `first`:
+ * for each row, the row that its step begins with. */
+void fd_hypothesis_statistic(const fd_hypothesis *h, const fd_node *node, const float *x, const int32_t *first,
+                             float *rows, int64_t n_row, int64_t width);
+
+/* Changes what came out, in place: the bounds, which read the rows as the op gave them, then the rows
+ * (hypothesis_output.c). */
 typedef struct fd_output_rows {
     float *rows;
-    int32_t pos0, n_earlier;
+    int32_t pos0;      /* position of the first row */
+    int32_t n_earlier; /* rows of earlier steps */
+    int32_t n_unjudged;
     int64_t n_row, width;
-    float *scratch;
+    const float *candidate; /* laid out as rows; NULL: not the node asked about */
+    const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
+    int64_t other_width;
+    double *scratch; /* twice as many as rows has */
 } fd_output_rows;
+bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
+void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
 
 /* The position that RoPE turns by. */

@@ -1,12 +1,22 @@
 /* What the engine does, in one line. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
-#include "compare/diagnose/hypothesis.h"
+#include "compare/diagnose/hypothesis_internal.h"
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/parameters.h"
 #include "faults/tiles.h"
+
+static const char *own_name(const fd_hypothesis *h) {
+    static const char *const names[] = {
+        [FD_OWN_ROW_FACTOR] = "row_factor",
+        [FD_OWN_COLUMN_TERM] = "column_term",
+        [FD_OWN_LOG_SOFTMAX] = "log_softmax",
+    };
+    return names[h->which];
+}
 
 const char *fd_hypothesis_name(const fd_hypothesis *h) {
     switch (h->guess) {
@@ -22,11 +32,16 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
     case FD_GUESS_PAGE: return h->n == 1 ? "cache_row_wrong" : "page_wrong";
     case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
-    case FD_GUESS_FRESH_STATE: return "state_not_carried";
+    case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
+    case FD_GUESS_STATISTIC: return "other_statistic";
+    case FD_GUESS_TWICE: return "applied_twice";
+    case FD_GUESS_COPY: return "other_tensor";
+    case FD_GUESS_CLAMP: return "clamped";
+    case FD_GUESS_OWN: return own_name(h);
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
-    case FD_GUESS_TOKEN: return h->which ? "earlier_token" : "other_token";
+    case FD_GUESS_TOKEN: return h->which == FD_TOKEN_BEFORE ? "earlier_token" : "other_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
     case FD_GUESS_ORDER: return "other_order";
     case FD_GUESS_ROWS: return "other_rows";
@@ -54,6 +69,11 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the right heads stand in steps of %d", h->n);
     else if (h->which == FD_ORDER_HEADS_SWAPPED)
         SAY("the right values of heads %d and %d stand in each other's place", h->n, h->other);
+    else if (h->which == FD_ORDER_PIECES && h->other > 0)
+        SAY("elements %d…%d are the right ones of %d…%d, and %d…%d those of %d…%d", h->first, h->other - 1, h->n,
+            h->n + h->other - h->first - 1, h->other, h->end - 1, (int)h->keys, (int)h->keys + h->end - h->other - 1);
+    else if (h->which == FD_ORDER_PIECES)
+        SAY("elements %d…%d are the right ones of %d…%d", h->first, h->end - 1, h->n, h->n + h->end - h->first - 1);
     else if (h->which == FD_ORDER_ROTATED)
         SAY("the right values stand %d element%s too %s", h->n < 0 ? -h->n : h->n, h->n * h->n == 1 ? "" : "s",
             h->n < 0 ? "late" : "early");
@@ -76,33 +96,12 @@ static void position_text(const fd_hypothesis *h, char *to, size_t size) {
     }
 }
 
-static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
-    switch ((fd_key_rule)h->which) {
-    case FD_KEYS_LAST_N: SAY("the mask hides all but the last %d position%s", h->n, h->n == 1 ? "" : "s"); break;
-    case FD_KEYS_NOT_FIRST_N:
-        if (h->n == 1)
-            SAY("the mask hides position 0 from all others");
-        else
-            SAY("the mask hides the first %d positions, except each from itself", h->n);
-        break;
-    case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, except each from itself", h->n); break;
-    case FD_KEYS_NOT_OWN: SAY("the mask hides each token from itself"); break;
-    case FD_KEYS_CHUNK:
-        SAY("the step that begins at position %d sees as many keys as if it were the first", h->n);
-        break;
-    case FD_KEYS_SET: {
-        bool one = (h->keys & (h->keys - 1)) == 0;
-        size_t at = (size_t)SAY("the mask hides position%s", one ? "" : "s");
-        for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
-            if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
-        if (h->n && at < size) snprintf(to + at, size - at, " from every other token");
-        break;
-    }
-    }
-}
-
 static void input_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *own = h->node < 0 ? NULL : &graph->nodes[h->node];
+    if (h->node < 0 && h->readers > 0) {
+        SAY("what reads %s reads %s", graph->nodes[h->readers - 1].name, graph->nodes[h->other].name);
+        return;
+    }
     const char *was = own && own->input[h->which] >= 0 ? graph->nodes[own->input[h->which]].name : "its input";
     if (h->n && own && h->other == own->input[h->which])
         SAY("reads %s of %d position%s before", was, h->n, h->n == 1 ? "" : "s");
@@ -126,37 +125,55 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
         SAY("%s %.6g times the right ones", where, h->value);
 }
 
-static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
-    static const char *const words[FD_TILE_RULE_COUNT] = {
-        [FD_TILES_OUTPUT_STALE] = "when the running maximum grows, the output of earlier tiles is not rescaled",
-        [FD_TILES_SUM_STALE] = "when the running maximum grows, the sum of earlier tiles is not rescaled",
-        [FD_TILES_BOTH_STALE] = "when the running maximum grows, neither output nor sum of earlier tiles are rescaled",
-        [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
-        [FD_TILES_ADDED] = "the outputs of parts of the keys are added, not weighed by their sums",
-    };
-    const char *kernel = h->which < FD_TILES_AVERAGED ? "flash attention" : "split K/V";
-    if (h->n < 0)
-        SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n);
-    else
-        SAY("%s: %s (tiles of %d keys)", kernel, words[h->which], h->n);
+static void state_text(const fd_hypothesis *h, char *to, size_t size) {
+    switch ((fd_state_rule)h->which) {
+    case FD_STATE_FRESH: SAY("what earlier steps left is not read: the state starts at zero"); break;
+    case FD_STATE_FROZEN: SAY("steps of one position do not store their state: each starts from the same"); break;
+    case FD_STATE_LATE: SAY("the state that a step leaves lacks its last position"); break;
+    }
 }
 
-static const char *cache_text(const fd_hypothesis *h, const fd_graph *graph) {
-    return h->node < 0 ? "K and V" : graph->nodes[h->node].op == FD_OP_ATTN_MIX ? "V" : "K";
+static void statistic_text(const fd_hypothesis *h, char *to, size_t size) {
+    switch ((fd_statistic)h->which) {
+    case FD_STATISTIC_FIRST_OF_ALL: SAY("RMSNorm sums the squares of the first %d elements alone", h->n); break;
+    case FD_STATISTIC_FIRST: SAY("RMSNorm takes the mean square of the first %d elements", h->n); break;
+    case FD_STATISTIC_ABSOLUTE:
+        SAY("RMSNorm divides by the mean of absolute values, not by the root of the mean square");
+        break;
+    case FD_STATISTIC_FIRST_ROW: SAY("RMSNorm divides every row of a step by what its first row is divided by"); break;
+    }
 }
 
-static void page_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const char *cache = cache_text(h, graph);
-    int32_t first = h->which * h->n;
-    if (h->n == 1 && h->other < 0)
-        SAY("the %s row of position %d is read as zeros", cache, first);
-    else if (h->n == 1)
-        SAY("the %s row of position %d is read from that of %d", cache, first, h->other);
-    else if (h->other < 0)
-        SAY("the %s rows of positions %d…%d, a page of %d, are read as zeros", cache, first, first + h->n - 1, h->n);
+/* Of what op the number says what is wrong. */
+static void own_text(const fd_hypothesis *h, const fd_node *node, char *to, size_t size) {
+    const bool norm = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_L2_NORM;
+    const bool weights = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
+    switch ((fd_own_rule)h->which) {
+    case FD_OWN_ROW_FACTOR:
+        SAY("%s the right one times a number of its own%s",
+            weights                    ? "each row of a head is"
+            : node->n_dim == 2 && norm ? "each head of a row is"
+                                       : "each row is",
+            norm      ? ": what it is divided by is another"
+            : weights ? ": softmax's sum is another"
+                      : "");
+        break;
+    case FD_OWN_COLUMN_TERM:
+        SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
+        break;
+    case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
+    }
+}
+
+static void copy_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node], *other = &graph->nodes[h->other];
+    if (h->first == 0 && h->end == fd_node_width(node) && h->n == 0)
+        SAY("it is the same as %s", other->name);
+    else if (h->n == h->first)
+        SAY("elements %d…%d are those of %s", h->first, h->end - 1, other->name);
     else
-        SAY("the %s rows of positions %d…%d, a page of %d, are read from those of %d…%d", cache, first,
-            first + h->n - 1, h->n, h->other * h->n, (h->other + 1) * h->n - 1);
+        SAY("elements %d…%d are elements %d…%d of %s", h->first, h->end - 1, h->n, h->n + h->end - h->first - 1,
+            other->name);
 }
 
 static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
@@ -167,6 +184,8 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
     else if (h->which == FD_ROWS_ROLLED)
         SAY("each row is the right one of the position 1 %s, around the end of the step",
             h->n == 1 ? "earlier" : "later");
+    else if (h->which == FD_ROWS_ALL_ARE && h->other > 0)
+        SAY("from position %d on every row is that of position %d", h->other, h->n);
     else if (h->which == FD_ROWS_ALL_ARE)
         SAY("every row is that of position %d", h->n);
     else
@@ -174,7 +193,14 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
             h->n < 0 ? "later" : "earlier");
 }
 
-void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+static void heads_text(uint64_t heads, char *to, size_t size) {
+    size_t at = (size_t)SAY(" (head%s", heads & (heads - 1) ? "s" : "");
+    for (int i = 0, n = 0; i < 64 && at + 8 < size; i++)
+        if (heads >> i & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", i);
+    if (at < size) snprintf(to + at, size - at, " alone)");
+}
+
+static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     to[0] = '\0';
     const fd_parameter *p = h->guess == FD_GUESS_PARAMETER ? &fd_parameters[h->which] : NULL;
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
@@ -219,19 +245,23 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
             SAY("keys after the last whole tile of %d are left out", h->n);
             break;
         }
-        SAY("the last %d elements of its sums are left out", h->n);
+        SAY("the last %d elements of %s are left out", h->n,
+            h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;
     case FD_GUESS_PARTIAL:
         SAY("the partial sum of rank %d of %d ranks is %s", h->which, h->n, h->value > 0 ? "added twice" : "left out");
         break;
-    case FD_GUESS_TILES: tiles_text(h, to, size); break;
-    case FD_GUESS_PAGE: page_text(h, graph, to, size); break;
+    case FD_GUESS_TILES:
+    case FD_GUESS_PAGE:
     case FD_GUESS_UNWRITTEN:
-        SAY("the %s rows from position %d on are read as zeros: they are not written", cache_text(h, graph), h->n);
-        break;
-    case FD_GUESS_FRESH_STATE: SAY("what earlier steps left is not read: the state starts at zero"); break;
+    case FD_GUESS_KEYS: fd_hypothesis_attention_text(h, graph, to, size); break;
+    case FD_GUESS_STATE: state_text(h, to, size); break;
+    case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
+    case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
+    case FD_GUESS_COPY: copy_text(h, graph, to, size); break;
+    case FD_GUESS_OWN: own_text(h, node, to, size); break;
+    case FD_GUESS_CLAMP: SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value); break;
     case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
-    case FD_GUESS_KEYS: keys_text(h, to, size); break;
     case FD_GUESS_BLOCKS: {
         static const char *const words[FD_BLOCKS_COUNT] = {
             [FD_BLOCKS_CUT] = "values of int8 blocks are cut off towards zero, not rounded",
@@ -245,7 +275,9 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         break;
     }
     case FD_GUESS_TOKEN:
-        if (h->which)
+        if (h->which == FD_TOKEN_MODULO)
+            SAY("each row is the embedding of the token's id mod %d", h->n);
+        else if (h->which == FD_TOKEN_BEFORE)
             SAY("each row is the embedding of the token %d position%s before", h->n, h->n == 1 ? "" : "s");
         else
             SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
@@ -262,4 +294,9 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
             fd_round_type_name(h->other));
         break;
     }
+}
+
+void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    summary_text(h, graph, to, size);
+    if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
 }

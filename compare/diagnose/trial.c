@@ -201,8 +201,8 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
 /* A fault of the mask may show keys that come after the few rows; others need their whole batch. */
 static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
-    bool rolled = h->guess == FD_GUESS_ROWS && h->which == FD_ROWS_ROLLED;
-    *yes = rolled || (h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->whole_batch);
+    bool rolled = h->guess == FD_GUESS_ROWS && (h->which != FD_ROWS_EARLIER || h->n > 1);
+    *yes = rolled || h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->whole_batch);
     for (int32_t i = 0; i < t->n_span && !*yes && h->guess == FD_GUESS_FAULT; i++) {
         fd_faulty_node edited;
         if (!graph->nodes[t->span[i]].over_kv) continue;
@@ -238,7 +238,14 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
     return FD_OK;
 }
 
-fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *h, double *distance, fd_error *err) {
+static fd_hypothesis with_heads(const fd_trial *t, const fd_hypothesis *h) {
+    fd_hypothesis in_heads = *h;
+    in_heads.heads = t->heads;
+    return in_heads;
+}
+
+fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *hypothesis, double *distance, fd_error *err) {
+    const fd_hypothesis in_heads = with_heads(t, hypothesis), *h = &in_heads;
     fd_variant v;
     double largest;
     *distance = INFINITY;
@@ -267,8 +274,9 @@ static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const
     return n > 0 && !(tau <= (c > 0 ? c : right) / 4); /* zeros have no size */
 }
 
-fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
+fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *err) {
     const fd_explain_request *r = t->all.request;
+    const fd_hypothesis in_heads = with_heads(t, hypothesis), *h = &in_heads;
     const fd_node *node = r->args.node;
     fd_contender c = {.h = *h};
     bool beyond;

@@ -29,6 +29,7 @@ typedef struct fd_trial {
     int32_t n_span;
     fd_contender *contenders; /* owned; not clearly beyond, best first */
     int32_t n;
+    uint64_t heads;  /* what is tried holds in these alone; 0: in all */
     double spent;    /* multiplications on few rows so far */
     bool op_refuted; /* the op as it should be is clearly beyond, here or at another node that a fault explains */
 } fd_trial;

@@ -67,6 +67,10 @@ bool fd_bench_keeps_context(const fd_evaluation *ev);
  * earlier steps left there. */
 bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node);
 
+/* evaluate_how.c: ops that the hypothesis runs in another way. */
+bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node);
+void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args);
+
 /* evaluate_run.c: the op on `x`, into `to`; a binary16 cache of a class whose roundings are repeated; bounds and rows as the
  * hypothesis leaves them; samples of the node, kept ones rounded by the node itself, too. */
 void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to);

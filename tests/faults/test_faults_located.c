@@ -72,6 +72,7 @@ static const struct {
     const char *faults[3];
 } with_state[] = {
     {{.arch = "mamba", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128"}}, {"ssm_"}},
+    {{.arch = "mamba2", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128 ssm.group_count=2"}}, {"ssm_"}},
     {{.arch = "qwen3next",
       .n_embd = 64,
       .n_layer = 3,
@@ -186,7 +187,7 @@ static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *gr
     return code == FD_OK;
 }
 
-enum { MAX_FAULT = 256 };
+enum { MAX_FAULT = 512 };
 
 /* In n_layer layers, the middle one first and also from traces; what sits outside the layers once. Counts the
  * injections per fault. */

@@ -1,0 +1,185 @@
+/* What can be read off the rows themselves: where wrong elements and rows come from, and numbers that every row, or every
+ * column, has of its own. */
+#include <math.h>
+
+#include "compare/diagnose/guesses.h"
+
+typedef struct judged_rows {
+    const fd_explain_request *r;
+    const fd_variant *plain;
+    const fd_node *node;
+    int64_t width;
+    int32_t first, n; /* rows [first, n) */
+} judged_rows;
+
+static judged_rows rows_of(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    return (judged_rows){
+        r, &t->all.plain, r->args.node, fd_node_row_stride(r->args.node, r->args.n_kv), r->n_unjudged, r->args.n_pos};
+}
+
+/* Element i of the candidate's rows is x, as far as rounding goes. */
+static bool is(const judged_rows *j, int64_t i, float x) {
+    const double tau = j->plain->tau ? j->plain->tau[i] : 0;
+    return fabs((double)j->r->output[i] - (double)x) <= tau;
+}
+
+static bool is_right(const judged_rows *j, int64_t i) {
+    return is(j, i, j->plain->rows[i]);
+}
+
+/* Columns [*first, *end) that depart in any row; false: none. */
+static bool columns_that_depart(const judged_rows *j, int32_t *first, int32_t *end) {
+    *first = *end = 0;
+    for (int64_t i = j->first * j->width; i < j->n * j->width; i++) {
+        const int32_t column = (int32_t)(i % j->width);
+        if (is_right(j, i)) continue;
+        if (*end == 0 || column < *first) *first = column;
+        if (column >= *end) *end = column + 1;
+    }
+    return *end > 0;
+}
+
+/* Column `column` of the candidate is column `of` of `rows` (`width` wide), and not all zeros. */
+static bool is_column(const judged_rows *j, int64_t column, const float *rows, int64_t width, int64_t of) {
+    bool any = false;
+    for (int32_t r = j->first; r < j->n; r++) {
+        const float x = rows[r * width + of];
+        if (!is(j, r * j->width + column, x)) return false;
+        any |= x > 0 || x < 0;
+    }
+    return any;
+}
+
+/* From which column of `rows` on those from `first` on are; *n: how many. -1: from none. */
+static int64_t source_of(const judged_rows *j, int64_t first, int64_t end, const float *rows, int64_t width,
+                         int64_t *n) {
+    for (int64_t of = 0; of < width; of++) {
+        *n = 0;
+        while (first + *n < end && of + *n < width && is_column(j, first + *n, rows, width, of + *n)) ++*n;
+        if (*n >= FD_MIN_EVIDENCE || (*n > 0 && first + *n == end)) return of;
+    }
+    return -1;
+}
+
+/* The right elements, in another place of the row. */
+static fd_code try_pieces(fd_trial *t, fd_error *err) {
+    const judged_rows j = rows_of(t);
+    fd_hypothesis h = {.guess = FD_GUESS_ORDER, .node = j.node->id, .which = FD_ORDER_PIECES};
+    int64_t n, of;
+    if (!columns_that_depart(&j, &h.first, &h.end)) return FD_OK;
+    if ((of = source_of(&j, h.first, h.end, j.plain->rows, j.width, &n)) < 0) return FD_OK;
+    h.n = (int32_t)of;
+    if (h.first + n < h.end) {
+        h.other = h.first + (int32_t)n;
+        if ((of = source_of(&j, h.other, h.end, j.plain->rows, j.width, &n)) < 0 || h.other + n < h.end) return FD_OK;
+        h.keys = (uint64_t)of;
+    }
+    return fd_trial_try(t, &h, err);
+}
+
+/* Another recorded tensor's elements: an op that was left out, a part of a fused product that went to the wrong place. */
+static fd_code try_copies(fd_trial *t, fd_error *err) {
+    const judged_rows j = rows_of(t);
+    const fd_graph *graph = j.r->args.graph;
+    fd_hypothesis h = {.guess = FD_GUESS_COPY, .node = j.node->id};
+    if (!j.r->tensor || !columns_that_depart(&j, &h.first, &h.end)) return FD_OK;
+    for (h.other = j.node->id - 1; h.other >= 0 && !fd_trial_fits(t); h.other--) {
+        const fd_node *other = &graph->nodes[h.other];
+        const bool near = other->layer < 0 || other->layer >= j.node->layer - 1;
+        const float *rows = near && !other->over_kv && other->op != FD_OP_KV_WRITE && other->op != FD_OP_TOP_K
+                                ? j.r->tensor(j.r->user, h.other)
+                                : NULL;
+        int64_t n, of = rows ? source_of(&j, h.first, h.end, rows, fd_node_width(other), &n) : -1;
+        if (of < 0 || h.first + n < h.end) continue;
+        h.n = (int32_t)of;
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* The first row that departs is another position's: so may those after it be, as far away or the same one. */
+static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
+    const judged_rows j = rows_of(t);
+    int32_t row = j.first, from = -1;
+    for (bool right = true; row < j.n && right; row += right)
+        for (int64_t i = 0; i < j.width && right; i++) right = is_right(&j, row * j.width + i);
+    for (int32_t q = row - 1; q >= 0 && row < j.n && from < 0; q--) {
+        bool same = true;
+        for (int64_t i = 0; i < j.width && same; i++) same = is(&j, row * j.width + i, j.plain->rows[q * j.width + i]);
+        if (same) from = q;
+    }
+    if (from < 0) return FD_OK;
+    fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_EARLIER, .n = row - from};
+    FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_ROWS_ALL_ARE;
+    h.n = j.r->args.pos0 + from;
+    h.other = j.r->args.pos0 + row;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+fd_code fd_guess_places(fd_trial *t, fd_error *err) {
+    const fd_node *node = t->all.request->args.node;
+    if (node->over_kv || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K) return FD_OK;
+    FD_TRY(try_copies(t, err));
+    if (!fd_trial_fits(t)) FD_TRY(try_pieces(t, err));
+    return fd_trial_fits(t) ? FD_OK : try_sources_of_rows(t, err);
+}
+
+/* ---- numbers of rows and columns ---- */
+
+/* No larger than what is largest there. */
+static fd_code try_clamp(fd_trial *t, fd_error *err) {
+    const judged_rows j = rows_of(t);
+    fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = j.node->id};
+    double most = 0, least = 0;
+    for (int64_t i = j.first * j.width; i < j.n * j.width; i++) {
+        most = fmax(most, (double)j.r->output[i]);
+        least = fmin(least, (double)j.r->output[i]);
+    }
+    h.value = fmax(most, -least);
+    FD_TRY(fd_trial_try(t, &h, err));
+    h.which = 1;
+    h.value = most;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+/* Does every row, or every head of it, have a factor of its own? One factor for all is another mistake. */
+static bool factors_differ(const judged_rows *j) {
+    const int64_t part = j->node->over_kv || j->node->n_dim == 2 ? j->width / j->node->shape[0] : j->width;
+    double low = INFINITY, high = -INFINITY;
+    for (int64_t at = j->first * j->width; at < j->n * j->width; at += part) {
+        double cy = 0, yy = 0;
+        for (int64_t i = at; i < at + part; i++) {
+            if (j->node->over_kv && i % j->r->args.n_kv > j->r->args.pos0 + i / j->width) continue;
+            cy += (double)j->r->output[i] * (double)j->plain->rows[i];
+            yy += (double)j->plain->rows[i] * (double)j->plain->rows[i];
+        }
+        if (!(yy > 0)) continue;
+        low = fmin(low, cy / yy);
+        high = fmax(high, cy / yy);
+    }
+    return 8 * (high - low) > fmax(fabs(high - 1), fabs(low - 1));
+}
+
+/* A row, or a head's part of it, is divided by a number of its own. */
+static bool divides(fd_op op) {
+    return op == FD_OP_RMS_NORM || op == FD_OP_LAYER_NORM || op == FD_OP_L2_NORM || op == FD_OP_ATTN_SOFTMAX ||
+           op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS;
+}
+
+/* A column's number must explain several rows. */
+enum { LEAST_ROWS = 4 };
+
+fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
+    const judged_rows j = rows_of(t);
+    const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
+    if ((j.node->over_kv && !weights) || j.node->op == FD_OP_KV_WRITE || j.node->op == FD_OP_TOP_K) return FD_OK;
+    fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
+    if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));
+    if (!weights && !fd_trial_fits(t)) FD_TRY(try_clamp(t, err));
+    h.which = FD_OWN_ROW_FACTOR;
+    if (divides(j.node->op) && factors_differ(&j) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_OWN_COLUMN_TERM;
+    return product && j.n - j.first >= LEAST_ROWS && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+}

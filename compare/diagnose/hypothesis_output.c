@@ -1,0 +1,158 @@
+/* What a hypothesis does to rows after an op wrote them. */
+#include <math.h>
+#include <string.h>
+
+#include "compare/diagnose/hypothesis_internal.h"
+#include "compare/diagnose/round_type.h"
+
+bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
+    if (!fd_hypothesis_may_concern(h, node)) return false;
+    if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
+    return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
+           h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
+           h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
+}
+
+/* The element of the right row that stands at element i of the faulty one. */
+static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+    int64_t n_head = node->n_dim == 2 ? node->shape[0] : 1, dim = width / n_head, head = i / dim, d = i % dim;
+    int64_t half = dim / 2;
+    switch ((fd_order_rule)h->which) {
+    case FD_ORDER_REVERSED: return width - 1 - i;
+    case FD_ORDER_HEADS_REVERSED: return (n_head - 1 - head) * dim + d;
+    case FD_ORDER_HEADS_ROTATED: return (head + h->n) % n_head * dim + d;
+    case FD_ORDER_HEADS_STRIDED: return (head % h->n * (n_head / h->n) + head / h->n) * dim + d;
+    case FD_ORDER_HEADS_SWAPPED: return head == h->n ? h->other * dim + d : head == h->other ? h->n * dim + d : i;
+    case FD_ORDER_TRANSPOSED: return i % n_head * dim + i / n_head;
+    case FD_ORDER_UNTRANSPOSED: return d * n_head + head;
+    case FD_ORDER_HALVES_TO_PAIRS: return dim % 2 ? i : head * dim + d / 2 + d % 2 * half;
+    case FD_ORDER_PAIRS_TO_HALVES: return dim % 2 ? i : head * dim + (d < half ? 2 * d : 2 * (d - half) + 1);
+    case FD_ORDER_HALVES_SWAPPED: return dim % 2 ? i : head * dim + (d < half ? d + half : d - half);
+    case FD_ORDER_PAIRS_SWAPPED: return dim % 2 ? i : head * dim + (d ^ 1);
+    case FD_ORDER_ROTATED: return (i + h->n + width) % width;
+    case FD_ORDER_PIECES:
+        if (i < h->first || i >= h->end) return i;
+        return h->other > 0 && i >= h->other ? (int64_t)h->keys + i - h->other : h->n + i - h->first;
+    case FD_ORDER_COUNT: break;
+    }
+    return i;
+}
+
+/* Which row stands in the place of `row`. Positions, so that the same can be asked of another step. */
+static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int64_t row) {
+    const int64_t n_row = out->n_row;
+    int64_t from = row - h->n;
+    if (h->which == FD_ROWS_ALL_ARE) from = out->pos0 + row >= h->other ? h->n - out->pos0 : row;
+    if (h->which == FD_ROWS_ROLLED) from = (row + n_row - h->n) % n_row;
+    if (h->which == FD_ROWS_LAST_OF_EARLIER) from = row < out->n_earlier ? row : out->n_earlier - 1;
+    return from < 0 || from >= n_row ? row : from;
+}
+
+/* Is element i of the region that a factor is about? */
+static bool in_region(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+    int64_t at = node->over_kv ? i % width / (width / node->shape[0]) : i % width;
+    return at >= h->first && at < h->end;
+}
+
+/* What has a number of its own: a head of what has heads that are normed or weighed apart, else the row. */
+static int64_t own_part(const fd_node *node, int64_t width) {
+    const bool heads = node->over_kv || (node->n_dim == 2 && node->op != FD_OP_MATMUL);
+    return heads ? width / node->shape[0] : width;
+}
+
+/* Least squares over what stands in one row part or column: elements from `first`, `n` of them, `step` apart. */
+static double own_number(const fd_hypothesis *h, const fd_output_rows *out, int64_t first, int64_t n, int64_t step) {
+    const bool factor = h->which == FD_OWN_ROW_FACTOR;
+    double cy = 0, yy = 0, sum = 0, largest = -INFINITY;
+    for (int64_t i = first, k = 0; k < n; k++, i += step) {
+        const double c = (double)out->candidate[i], y = (double)out->rows[i];
+        if (!isfinite(c) || !isfinite(y)) continue;
+        cy += c * y;
+        yy += factor ? y * y : 1;
+        sum += c - y;
+        largest = fmax(largest, y);
+    }
+    if (h->which == FD_OWN_LOG_SOFTMAX) {
+        double all = 0;
+        for (int64_t i = first, k = 0; k < n; k++, i += step) all += exp((double)out->rows[i] - largest);
+        return -(largest + log(all));
+    }
+    return !(yy > 0) ? factor : factor ? cy / yy : sum / yy;
+}
+
+/* The same number for `n` elements `step` apart. */
+static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double number, int64_t first, int64_t n,
+                       int64_t step, double *tau) {
+    const bool factor = h->which == FD_OWN_ROW_FACTOR;
+    for (int64_t i = first, k = 0; k < n; k++, i += step) {
+        const double y = (double)out->rows[i];
+        if (tau && factor) tau[i] *= fabs(number);
+        if (!tau) out->rows[i] = (float)(factor ? y * number : y + number);
+    }
+}
+
+/* Of rows, or of bounds where `tau` is given. */
+static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
+    const int64_t n_row = out->n_row, width = out->width, part = own_part(node, width);
+    const bool columns = h->which == FD_OWN_COLUMN_TERM;
+    for (int64_t at = 0; at < n_row * width && !columns && out->candidate; at += part)
+        use_number(h, out, own_number(h, out, at, part, 1), at, part, 1, tau);
+    for (int64_t c = 0; c < width && columns && out->candidate; c++) {
+        const int64_t judged = n_row - out->n_unjudged;
+        use_number(h, out, own_number(h, out, out->n_unjudged * width + c, judged, width), c, n_row, width, tau);
+    }
+}
+
+static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
+    for (int64_t r = 0; r < out->n_row && out->other; r++)
+        memcpy(out->rows + r * out->width + h->first, out->other + r * out->other_width + h->n,
+               sizeof *out->rows * (size_t)(h->end - h->first));
+}
+
+static float clamped(const fd_hypothesis *h, float x) {
+    const float limit = (float)h->value;
+    return x > limit ? limit : h->which == 0 && x < -limit ? -limit : x;
+}
+
+void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    float *rows = out->rows, *scratch = (float *)out->scratch;
+    int64_t n_row = out->n_row, width = out->width, n = n_row * width;
+    if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, out->pos0, n_row, width);
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP; i++)
+        rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++) rows[i] = clamped(h, rows[i]);
+    if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, NULL);
+    if (h->guess == FD_GUESS_COPY) copy_elements(h, out);
+    if (h->guess == FD_GUESS_FACTOR)
+        for (int64_t i = 0; i < n; i++)
+            if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
+    if (h->guess == FD_GUESS_ROUNDED)
+        fd_round_type_rows(h->other, rows, n_row * fd_hypothesis_scales(h, node),
+                           width / fd_hypothesis_scales(h, node));
+    if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
+    if (h->guess == FD_GUESS_ORDER)
+        for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
+    int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
+    for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS; r++)
+        memcpy(rows + r * width + first, scratch + row_source(h, out, r) * width + first,
+               sizeof *rows * (size_t)(end - first));
+}
+
+void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
+    const int64_t width = out->width, n = out->n_row * width;
+    double *scratch = out->scratch;
+    if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, tau);
+    if (h->guess == FD_GUESS_FACTOR)
+        for (int64_t i = 0; i < n; i++)
+            if (in_region(h, node, i, width)) tau[i] *= fabs(h->value);
+    if (h->guess == FD_GUESS_ROUNDED)
+        fd_round_type_bounds(h->other, out->rows, tau, out->n_row * fd_hypothesis_scales(h, node),
+                             width / fd_hypothesis_scales(h, node), scratch);
+    if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, tau, sizeof *tau * (size_t)n);
+    if (h->guess == FD_GUESS_ORDER)
+        for (int64_t i = 0; i < n; i++) tau[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_ROWS && h->which != FD_ROWS_LAST_OF_EARLIER; i++) {
+        bool other = !h->end || (i % width >= h->first && i % width < h->end);
+        if (other) tau[i] = scratch[row_source(h, out, i / width) * width + i % width];
+    }
+}
