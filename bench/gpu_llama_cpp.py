@@ -11,6 +11,7 @@ use. --only Q4_0,MXFP4: these formats alone. --gpus: models are shared out among
 token's logits back; of ours both rates are shown, with each token's logits on the host and without. Rates are medians, tokens/s.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -19,10 +20,10 @@ import re
 import statistics
 import subprocess
 import sys
-import threading
 
 TYPES = ("F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS "
          "TQ1_0 TQ2_0 MXFP4 NVFP4").split()
+NO_CUDA = ["TQ1_0", "TQ2_0"]  # llama.cpp has no CUDA kernel for these and multiplies them on the CPU
 HOST = "decode with logits to the host, tokens/s"
 FORMAT_ROWS = [prefix + row for row in ("decode, tokens/s", HOST, "prefill of 512, tokens/s") for prefix in ("", "fast: ")]
 COUNTS = [1, 8, 32]
@@ -97,9 +98,8 @@ def formats(options):
                 return
             formats_of(options, dtype, gpu)
 
-    workers = [threading.Thread(target=work, args=[gpu]) for gpu in options.gpus]
-    for worker in workers: worker.start()
-    for worker in workers: worker.join()
+    with concurrent.futures.ThreadPoolExecutor(len(options.gpus)) as workers:
+        list(workers.map(work, options.gpus))  # list: what a worker raises is raised here
 
 
 def splits(options):
