@@ -1,8 +1,8 @@
 /* An executor of several engines, each on its GPU with its split of the graph, and each driven by a thread of its
  * own: the first by the caller's. All make the same calls; what the caller sees is the first one's.
  *
- * Where the ranks are processes (ranks.peers), this one has a single engine, and each process's caller makes the same calls, with
- * an observer or without. Logits and tokens are seen by all of them, nodes by the first process alone. */
+ * Where the ranks are processes (ranks.peers), this one has a single engine, and each process's caller makes the same
+ * calls, with an observer or without. Logits and tokens are seen by all of them, nodes by the first process alone. */
 #ifndef FD_ENGINE_MANY_H
 #define FD_ENGINE_MANY_H
 

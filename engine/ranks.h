@@ -40,8 +40,8 @@ typedef struct fd_ranks {
 /* Elements of the widest row of a split graph that is gathered in steps, times n_seq. */
 int64_t fd_ranks_page(const fd_graph *graph, int32_t n_seq);
 
-/* Everything but the mailboxes, which each rank makes on its device, as large as n_page and n_page_row say; processes have
- * none. */
+/* Everything but the mailboxes, which each rank makes on its device, as large as n_page and n_page_row say;
+ * processes have none. */
 fd_code fd_ranks_make(fd_ranks *ranks, int32_t n, bool alone, fd_error *err);
 fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err); /* on the current device */
 void fd_ranks_release(fd_ranks *ranks);

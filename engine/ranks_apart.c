@@ -1,5 +1,5 @@
-/* GATHERs of ranks that are processes: each copies its part to its host, the hosts exchange them, and the whole goes back to the
- * device. */
+/* GATHERs of ranks that are processes: each copies its part to its host, the hosts exchange them, and the whole goes
+ * back to the device. */
 #include "engine/pass.h"
 #include "kernels/elementwise/activation.h"
 
@@ -14,8 +14,8 @@ static fd_code skip_rows(const fd_pass *pass, const fd_gather *in, int64_t *skip
     return FD_OK;
 }
 
-/* Rows in the host's memory lie as those of the whole. The next gather writes there only after this one's copy to the device, as
- * both are in the stream. */
+/* Rows in the host's memory lie as those of the whole. The next gather writes there only after this one's copy to
+ * the device, as both are in the stream. */
 fd_code fd_ranks_gather_apart(fd_pass *pass, int32_t id, const fd_gather *in, fd_error *err) {
     fd_ranks *ranks = pass->engine->ranks;
     fd_block *host = &ranks->host;

@@ -1,9 +1,10 @@
-/* apart_check MODEL.gguf…: an engine whose ranks are processes, here threads with memory in place of MPI (exec/peers.h).
+/* apart_check MODEL.gguf…: an engine whose ranks are processes, here threads with memory in place of MPI
+ * (exec/peers.h), 2 and 3 of them.
  *
- * On GPUs: logits of all ranks and tensors that the first one's observer sees are one GPU's, bit by bit, in prompts and steps,
- * observed or not, for 2 and 3 ranks. On a CUDA runtime in host memory (fake_cuda_runtime.h, -DFAKE): what they ask of each other
- * is the same, nodes are seen once and in order by the first one alone, memory is what is said, and a rank that is lost ends the
- * others' passes. */
+ * On GPUs: logits of all ranks and tensors that the first one's observer sees are one GPU's, bit by bit, in prompts and
+ * steps, observed or not. On a CUDA runtime in host memory (fake_cuda_runtime.h, -DFAKE): what they ask of each other is
+ * the same, nodes are seen once and in order by the first one alone, memory is what is said, and a rank that is lost
+ * ends the others' passes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
