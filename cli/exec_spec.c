@@ -19,11 +19,21 @@ static bool spec_is(const char *s, size_t size, const char *text) {
 }
 
 #ifdef FD_HAVE_CUDA
+/* Of processes that mpirun started each takes one: of those that are named, else of the machine's, in turn. */
+static void take_one(fd_engine_devices *gpus) {
+    if (fd_cli_n_rank() == 1) return;
+    int32_t n = gpus->n ? gpus->n : fd_engine_n_device();
+    int32_t at = n ? fd_cli_local_rank() % n : 0;
+    gpus->id[0] = gpus->n ? gpus->id[at] : at;
+    gpus->n = 1;
+}
+
 /* The GPUs of a spec: what "+gpus=" names; none where it says nothing. */
 static fd_code gpus_of(const char *spec, fd_engine_devices *out, fd_error *err) {
     char text[128];
     const char *at = strstr(spec, GPUS);
     *out = (fd_engine_devices){0};
+    if (!at) take_one(out);
     if (!at) return FD_OK;
     at += strlen(GPUS);
     snprintf(text, sizeof text, "%.*s", (int)strcspn(at, "+"), at);
@@ -32,6 +42,7 @@ static fd_code gpus_of(const char *spec, fd_engine_devices *out, fd_error *err) 
         for (int32_t k = 0; k < i; k++)
             if (out->id[i] == out->id[k])
                 return fd_fail(err, FD_ERR_INPUT, "GPUs \"%s\": GPU %d stands there twice", text, out->id[i]);
+    take_one(out);
     return FD_OK;
 }
 
@@ -108,11 +119,11 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         options.numerics = on_cpu[i];
         return fd_reference_new(graph, &options, out, err);
     }
-    if (fd_cli_peers())
-        return fd_fail(err, FD_ERR_UNSUPPORTED,
-                       "executor \"%.*s\": processes of mpirun share cpu:exact, cpu:q8act and cpu:f64 alone", (int)size,
-                       spec);
     static const char emulate[] = "cpu:emulate-";
+    if (fd_cli_peers() && strncmp(spec, emulate, strlen(emulate)) == 0)
+        return fd_fail(err, FD_ERR_UNSUPPORTED,
+                       "executor \"%.*s\": processes of mpirun share cpu:exact, cpu:q8act, cpu:f64 and the GPU's",
+                       (int)size, spec);
     if (size >= strlen(emulate) && memcmp(spec, emulate, strlen(emulate)) == 0) {
         fd_emulate_options options = {.n_ctx = n_ctx, .n_thread = n_thread};
         if (n_seq > 1)
@@ -128,7 +139,7 @@ static fd_code new_exec(const char *spec, size_t size, const fd_graph *graph, in
         FD_TRY(fd_graph_check_gpu(graph, err));
         if (fd_cli_check_gpu(err) != FD_OK) return fd_error_prefix(err, "executor %.*s", (int)size, spec);
 #ifdef FD_HAVE_CUDA
-        fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq};
+        fd_engine_options options = {.n_ctx = n_ctx, .n_seq = n_seq, .peers = fd_cli_peers()};
         options.numerics = gpu_numerics(spec, size);
         FD_TRY(gpus_of(spec, &options.devices, err));
         return fd_engine_new(graph, &options, out, err);
@@ -171,9 +182,11 @@ void fd_cli_exec_memory(const char *spec, const fd_graph *graph, int32_t n_ctx, 
     if (strncmp(spec, "gpu:", 4) != 0 || gpus_of(spec, &gpus, &ignored) != FD_OK ||
         !fd_engine_available(why, sizeof why))
         return;
+    const bool apart = fd_cli_n_rank() > 1;
     for (int32_t r = 0, n = gpus.n ? gpus.n : 1; r < n; r++) {
+        fd_rank_of rank = apart ? (fd_rank_of){fd_cli_rank(), fd_cli_n_rank(), true} : (fd_rank_of){r, n, false};
         if (fd_engine_memory_free(gpus.id[r], &free_bytes, &of.n_sm, &ignored) != FD_OK ||
-            fd_engine_memory_of_rank(graph, &of, (fd_rank_of){r, n}, &memory, &ignored) != FD_OK ||
+            fd_engine_memory_of_rank(graph, &of, rank, &memory, &ignored) != FD_OK ||
             fd_engine_memory_total(&memory) > free_bytes) {
             to[0] = '\0';
             return;

@@ -41,6 +41,14 @@ int fd_cli_rank(void) {
     return rank;
 }
 
+int fd_cli_local_rank(void) {
+    return n_rank > 1 ? fd_mpi_local_rank() : 0;
+}
+
+int fd_cli_n_rank(void) {
+    return n_rank;
+}
+
 int fd_cli_ranks_n_thread(void) {
     if (n_rank == 1 || getenv("OMP_NUM_THREADS")) return 0;
     cpu_set_t set;

@@ -12,8 +12,10 @@ fd_code fd_cli_ranks_begin(const char *command, int shared, fd_error *err);
 fd_code fd_cli_ranks_join(fd_error *err);
 fd_peers *fd_cli_peers(void);
 
-/* 0 without mpirun. */
+/* 0 without mpirun; among the processes of this machine; how many there are, 1 without. */
 int fd_cli_rank(void);
+int fd_cli_local_rank(void);
+int fd_cli_n_rank(void);
 
 /* Threads for this process where nothing else is said: its part of the machine's processors. 0: as many as OpenMP takes, without
  * mpirun, or where OMP_NUM_THREADS says it. */

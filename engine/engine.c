@@ -50,6 +50,13 @@ bool fd_engine_available(char *why, size_t size) {
     return false;
 }
 
+int32_t fd_engine_n_device(void) {
+    int n = 0;
+    if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+    (void)cudaGetLastError();
+    return 0;
+}
+
 /* Fast numerics' attention is one kernel; exact's scores have one for wide heads, its mix takes any. */
 static fd_code check_graph(const fd_graph *graph, int32_t n_ctx, bool fast, fd_error *err) {
     const int32_t widest = fast ? (int32_t)FD_ATTENTION_MAX_HEAD_DIM : (int32_t)FD_ATTENTION_WIDEST_HEAD;
@@ -171,7 +178,7 @@ fd_code fd_engine_new(const fd_graph *graph, const fd_engine_options *options, f
     fd_engine *e = NULL;
     *out = NULL;
     FD_TRY(check_options(graph, options, err));
-    if (options->devices.n > 1) return fd_engine_new_many(graph, options, out, err);
+    if (options->devices.n > 1 || options->peers) return fd_engine_new_many(graph, options, out, err);
     fd_code code = fd_engine_begin(graph, options, &e, err);
     if (code == FD_OK) code = check_memory(graph, options, err);
     if (code == FD_OK) code = fd_engine_complete(e, options, err);

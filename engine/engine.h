@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "exec/exec.h"
+#include "exec/peers.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,6 +37,7 @@ typedef struct fd_engine_options {
     int32_t n_ctx;             /* positions of K/V cache, of each sequence; ≥ 1 */
     int32_t n_seq;             /* sequences; 0 counts as 1 */
     fd_engine_devices devices; /* none: CUDA's device 0 */
+    fd_peers *peers;           /* processes that run the model together, each on one device; NULL: this one alone */
     fd_numerics numerics;      /* exact, q8act or fast */
     fd_int8 int8;              /* of fast numerics; 2 to 8 sequences never do */
     bool no_graph;             /* launch the kernels of a decode step one by one */
@@ -46,6 +48,8 @@ typedef struct fd_engine_options {
 
 /* True when a CUDA device can be used; otherwise `why` says what is missing. */
 bool fd_engine_available(char *why, size_t size);
+/* CUDA's devices; 0 where there is none. */
+int32_t fd_engine_n_device(void);
 
 /* What the memory depends on, beside the graph. */
 typedef struct fd_engine_size {
@@ -57,6 +61,7 @@ typedef struct fd_engine_size {
 /* One of several GPUs that share a model. {0}: there is one. */
 typedef struct fd_rank_of {
     int32_t rank, n;
+    bool apart; /* each in a process of its own */
 } fd_rank_of;
 
 /* Device memory that an engine takes, in bytes. */

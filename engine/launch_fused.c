@@ -80,7 +80,7 @@ fd_code fd_run_gather_add(fd_pass *pass, const fd_item *item, fd_error *err) {
     fd_gather in = fd_ranks_gather(pass, item->gather, fd_pass_tensor(pass, item->gather - 1), NULL, pass->n_tok);
     if (in.x) in.plus = fd_pass_tensor(pass, other_input(fd_pass_node(pass, item->add), item->gather));
     in.to[in.send.rank] = fd_pass_tensor(pass, item->add); /* through pages each rank writes to its own tensor alone */
-    return fd_launch_gather(&pass->ctx, &in, err);
+    return fd_ranks_launch_gather(pass, item->gather, &in, err);
 }
 
 /* ---- many rows ---- */

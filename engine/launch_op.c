@@ -252,13 +252,13 @@ static fd_code launch_gather(const fd_node_job *j, fd_error *err) {
     int32_t part = j->node->id - 1;
     if (fd_pass_half(j->pass, part)) {
         fd_gather halves = fd_ranks_gather_half(j->pass, j->node->id, j->n_tok);
-        FD_TRY(fd_launch_gather(&j->pass->ctx, &halves, err));
+        FD_TRY(fd_ranks_launch_gather(j->pass, j->node->id, &halves, err));
         if (!j->out) return FD_OK;
     }
     bool of_cache = fd_pass_node(j->pass, part)->op == FD_OP_KV_WRITE;
     fd_gather in = fd_ranks_gather(j->pass, j->node->id, fd_pass_input(j->pass, j->node->id, part),
                                    of_cache ? j->pos0 : NULL, j->n_tok);
-    return fd_launch_gather(&j->pass->ctx, &in, err);
+    return fd_ranks_launch_gather(j->pass, j->node->id, &in, err);
 }
 
 /* From ops.def: an op without a launcher does not link. */

@@ -80,10 +80,16 @@ static fd_code see_nothing(void *user, const fd_observation *seen, fd_error *err
 static unsigned want_as_first(void *user, const fd_node *node) {
     return ((const fd_many *)user)->wants[node->id];
 }
-static void ask_wants(fd_many *m) {
+static fd_code ask_wants(fd_many *m, fd_error *err) {
     const fd_observer *o = &m->exec.observer;
-    for (int32_t i = 0; i < m->exec.graph->n_node && o->observe; i++)
-        m->wants[i] = o->wants ? o->wants(o->user, &m->exec.graph->nodes[i]) : FD_WANT_DATA;
+    fd_peers *peers = m->ranks.peers;
+    const int32_t n = m->exec.graph->n_node;
+    unsigned *own = m->wants + (peers ? (int64_t)peers->rank * n : 0);
+    if (!o->observe) return FD_OK;
+    for (int32_t i = 0; i < n; i++) own[i] = o->wants ? o->wants(o->user, &m->exec.graph->nodes[i]) : FD_WANT_DATA;
+    if (!peers) return FD_OK;
+    const fd_shared_rows all = {m->wants, 1, peers->n, sizeof *own * (size_t)n, "what is observed"};
+    return peers->gather(peers, &all, err);
 }
 
 static fd_code forward_rank(fd_many *m, int32_t rank, void *call, fd_error *err) {
@@ -91,9 +97,9 @@ static fd_code forward_rank(fd_many *m, int32_t rank, void *call, fd_error *err)
     fd_batch batch = *(const fd_batch *)call;
     FD_TRY(fd_many_follow(m, rank, err));
     e->exec.observer = m->exec.observer;
+    if (e->rank > 0 && e->exec.observer.observe)
+        e->exec.observer = (fd_observer){.observe = see_nothing, .wants = want_as_first, .user = m};
     if (rank > 0) {
-        if (e->exec.observer.observe)
-            e->exec.observer = (fd_observer){.observe = see_nothing, .wants = want_as_first, .user = m};
         e->keep_logits = batch.logits != NULL;
         batch.logits = NULL;
     } else {
@@ -107,7 +113,7 @@ static fd_code forward_rank(fd_many *m, int32_t rank, void *call, fd_error *err)
 
 static fd_code forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
     fd_batch call = *batch;
-    ask_wants((fd_many *)exec);
+    FD_TRY(ask_wants((fd_many *)exec, err));
     return fd_many_call((fd_many *)exec, forward_rank, &call, err);
 }
 
@@ -163,12 +169,18 @@ static const fd_exec_class batching_class = {.forward = forward,
 
 /* ---- making it ---- */
 
+/* Of this process's engine number r. */
+static fd_rank_of rank_of(const fd_many *m, int32_t r) {
+    const fd_peers *peers = m->ranks.peers;
+    return peers ? (fd_rank_of){peers->rank, peers->n, true} : (fd_rank_of){r, m->n, false};
+}
+
 /* All of them, before any memory is taken. A GPU that is named twice has room for both. */
 static fd_code check_memory(const fd_many *m, const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
     uint64_t taken[FD_MAX_RANKS] = {0};
     for (int32_t r = 0; r < m->n; r++) {
         fd_engine_size size = {.n_ctx = options->n_ctx, .n_seq = options->n_seq, .numerics = options->numerics};
-        fd_rank_of rank = {r, m->n};
+        fd_rank_of rank = rank_of(m, r);
         fd_engine_memory memory;
         uint64_t free_bytes;
         FD_TRY(fd_engine_memory_free(m->devices[r], &free_bytes, &size.n_sm, err));
@@ -187,6 +199,7 @@ static fd_code open_rank(fd_many *m, int32_t rank, void *call, fd_error *err) {
     fd_engine *e = NULL;
     options.devices = (fd_engine_devices){.id = {m->devices[rank]}, .n = 1};
     options.observe_by_node = true;
+    if (m->ranks.peers) options.no_graph = options.no_overlap = true; /* gathers wait for the host */
     FD_TRY(fd_devices_reach(m->devices, m->n, m->devices[rank], err));
     FD_TRY(fd_ranks_make_mailbox(&m->ranks, rank, err));
     if (rank > 0) FD_TRY(fd_split_make(m->exec.graph, m->n, rank, &m->splits[rank], err));
@@ -194,7 +207,7 @@ static fd_code open_rank(fd_many *m, int32_t rank, void *call, fd_error *err) {
     m->engines[rank] = e;
     e->ranks = &m->ranks;
     e->split = &m->splits[rank];
-    e->rank = rank;
+    e->rank = rank_of(m, rank).rank;
     return fd_engine_complete(e, &options, err);
 }
 
@@ -209,14 +222,17 @@ static fd_code start_workers(fd_many *m, fd_error *err) {
 
 /* Every split has the same rows. */
 static fd_code size_pages(fd_many *m, const fd_graph *graph, fd_error *err) {
-    FD_TRY(fd_split_make(graph, m->n, 0, &m->splits[0], err));
+    fd_rank_of first = rank_of(m, 0);
+    FD_TRY(fd_split_make(graph, first.n, first.rank, &m->splits[0], err));
     m->ranks.n_page_row = m->exec.n_seq;
     m->ranks.n_page = fd_ranks_page(m->splits[0].graph, m->exec.n_seq);
     return FD_OK;
 }
 
 static fd_code open_all(fd_many *m, const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
-    FD_TRY(fd_ranks_make(&m->ranks, m->n, fd_devices_differ(m->devices, m->n), err));
+    fd_peers *peers = options->peers;
+    FD_TRY(fd_ranks_make(&m->ranks, peers ? peers->n : m->n, fd_devices_differ(m->devices, m->n), err));
+    m->ranks.peers = peers;
     FD_TRY(fd_devices_check(m->devices, m->n, err));
     FD_TRY(check_memory(m, graph, options, err));
     FD_TRY(size_pages(m, graph, err));
@@ -224,7 +240,8 @@ static fd_code open_all(fd_many *m, const fd_graph *graph, const fd_engine_optio
     fd_engine_options call = *options;
     FD_TRY(fd_many_call(m, open_rank, &call, err));
     const fd_exec *first = &m->engines[0]->exec;
-    snprintf(m->exec.device, sizeof m->exec.device, "%.100s (%d GPUs)", first->device, m->n);
+    snprintf(m->exec.device, sizeof m->exec.device, "%.100s (%d %s)", first->device, m->ranks.n,
+             peers ? "processes, a GPU each" : "GPUs");
     memcpy(m->exec.driver, first->driver, sizeof m->exec.driver);
     m->exec.numerics_name = first->numerics_name;
     if (m->engines[0]->step.batches) m->exec.class_ = &batching_class;
@@ -234,18 +251,22 @@ static fd_code open_all(fd_many *m, const fd_graph *graph, const fd_engine_optio
 fd_code fd_engine_new_many(const fd_graph *graph, const fd_engine_options *options, fd_exec **out, fd_error *err) {
     *out = NULL;
     bool fast = options->numerics == FD_NUMERICS_FAST;
+    const size_t n_process = options->peers ? (size_t)options->peers->n : 1;
+    if (n_process > FD_MAX_RANKS || (options->peers && options->devices.n > 1))
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "%zu processes with %d GPUs each: at most %d, with one each", n_process,
+                       options->devices.n, FD_MAX_RANKS);
     if (fast && !fd_devices_differ(options->devices.id, options->devices.n))
         return fd_fail(
             err, FD_ERR_UNSUPPORTED,
             "several GPUs: fast numerics run on different ones: cuBLAS waits for a GPU on which another rank "
             "waits; exact and q8act run twice on one");
     fd_many *m = calloc(1, sizeof *m);
-    if (m) m->wants = calloc((size_t)graph->n_node, sizeof *m->wants);
+    if (m) m->wants = calloc(n_process * (size_t)graph->n_node, sizeof *m->wants);
     if (!m || !m->wants) {
         free(m);
         return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     }
-    m->n = options->devices.n;
+    m->n = options->peers ? 1 : options->devices.n;
     memcpy(m->devices, options->devices.id, sizeof m->devices);
     m->exec = (fd_exec){.class_ = &many_class,
                         .graph = graph,

@@ -1,5 +1,8 @@
 /* An executor of several engines, each on its GPU with its split of the graph, and each driven by a thread of its
- * own: the first by the caller's. All make the same calls; what the caller sees is the first one's. */
+ * own: the first by the caller's. All make the same calls; what the caller sees is the first one's.
+ *
+ * Where the ranks are processes (ranks.peers), this one has a single engine, and each process's caller makes the same
+ * calls, with an observer or without. Logits and tokens are seen by all of them, nodes by the first process alone. */
 #ifndef FD_ENGINE_MANY_H
 #define FD_ENGINE_MANY_H
 
@@ -21,12 +24,12 @@ typedef struct fd_worker {
 struct fd_many {
     fd_exec exec; /* first */
     fd_ranks ranks;
-    int32_t n;
+    int32_t n; /* engines of this process */
     int32_t devices[FD_MAX_RANKS];
     fd_engine *engines[FD_MAX_RANKS];
     fd_split splits[FD_MAX_RANKS];
     fd_worker workers[FD_MAX_RANKS]; /* [0] has no thread */
-    unsigned *wants;                 /* [n_node] of the caller's observer; owned */
+    unsigned *wants; /* [n_node] of the caller's observer, of processes the first one's; room for each process; owned */
     /* The call under way; under ranks.lock. */
     fd_rank_fn fn;
     void *call;

@@ -169,7 +169,7 @@ fd_code fd_observe_rows(fd_pass *pass, int32_t id, const void *rows, fd_error *e
     if (is_shown_part(pass->engine, id)) {
         float *whole;
         fd_gather in = fd_ranks_gather_shown(pass, id + 1, rows, pass->n_tok, &whole);
-        FD_TRY(fd_launch_gather(&pass->ctx, &in, err));
+        FD_TRY(fd_ranks_launch_gather(pass, id + 1, &in, err));
         rows = whole;
     }
     if (pass->engine->rank > 0) return FD_OK; /* the first one tells */

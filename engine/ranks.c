@@ -29,6 +29,7 @@ int64_t fd_ranks_page(const fd_graph *graph, int32_t n_seq) {
 
 fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err) {
     size_t bytes = fd_mailbox_bytes(ranks->n_page);
+    if (ranks->peers) return FD_OK;
     FD_TRY(fd_device_alloc(&ranks->mail[rank], bytes, "gathers", err));
     return fd_cuda_check(cudaMemset(ranks->mail[rank].data, 0, bytes), "gathers", err);
 }
@@ -36,6 +37,7 @@ fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err) {
 void fd_ranks_release(fd_ranks *ranks) {
     for (int32_t r = 0; r < ranks->n; r++) fd_device_free(&ranks->mail[r]);
     fd_pinned_free(&ranks->stop);
+    fd_pinned_free(&ranks->host);
     free(ranks->passes);
     pthread_mutex_destroy(&ranks->lock);
     pthread_mutex_destroy(&ranks->launching);
@@ -43,6 +45,7 @@ void fd_ranks_release(fd_ranks *ranks) {
 }
 
 fd_code fd_ranks_meet(fd_ranks *ranks, fd_error *err) {
+    if (ranks->peers) return FD_OK;
     pthread_mutex_lock(&ranks->lock);
     int32_t turn = ranks->turn;
     if (!ranks->failed && ++ranks->n_met == ranks->n) {
@@ -67,7 +70,7 @@ void fd_ranks_stop(fd_ranks *ranks, const fd_error *why) {
 }
 
 fd_code fd_ranks_resume(fd_ranks *ranks, fd_error *err) {
-    for (int32_t r = 0; r < ranks->n; r++)
+    for (int32_t r = 0; r < ranks->n && !ranks->peers; r++)
         FD_TRY(fd_cuda_check(cudaMemset(ranks->mail[r].data, 0, ranks->mail[r].size), "gathers", err));
     *(volatile uint32_t *)ranks->stop.data = 0;
     ranks->failed = false;
@@ -102,6 +105,7 @@ fd_code fd_ranks_begin_pass(fd_pass *pass, fd_error *err) {
     if (!e->ranks) return FD_OK;
     pass->n_gather = pass->sent = 0;
     e->ranks->passes[e->rank] = *pass;
+    if (e->ranks->peers) return FD_OK;
     FD_TRY(fd_ranks_meet(e->ranks, err));
     if (pass->n_tok <= e->ranks->n_page_row && !pass->observe) return FD_OK; /* no rank writes to another's tensors */
     fd_gather wait = gather_of(pass);
@@ -112,7 +116,7 @@ fd_code fd_ranks_begin_pass(fd_pass *pass, fd_error *err) {
 
 fd_code fd_ranks_end_pass(const fd_pass *pass, fd_error *err) {
     fd_engine *e = pass->engine;
-    if (!e->ranks) return FD_OK;
+    if (!e->ranks || e->ranks->peers) return FD_OK;
     FD_TRY(fd_launch_gathered(&pass->ctx, e->ranks->mail[e->rank].data, pass->n_gather, err));
     return fd_ranks_meet(e->ranks, err);
 }
@@ -121,6 +125,11 @@ fd_code fd_ranks_drain(const fd_pass *pass, fd_error *err) {
     const fd_ranks *ranks = pass->engine->ranks;
     if (!ranks || ranks->alone || pass->is_captured) return FD_OK;
     return fd_cuda_check(cudaStreamSynchronize(pass->ctx.stream), "gathers", err);
+}
+
+/* Whether this process has rank r. */
+static bool is_here(const fd_pass *pass, int32_t r) {
+    return !pass->engine->ranks->peers || r == pass->engine->rank;
 }
 
 fd_gather fd_ranks_gather(fd_pass *pass, int32_t id, const float *x, const int32_t *pos0, int32_t n_tok) {
@@ -132,7 +141,8 @@ fd_gather fd_ranks_gather(fd_pass *pass, int32_t id, const float *x, const int32
     in.width = place.width;
     in.stride = place.stride;
     in.send.first = place.first;
-    for (int32_t r = 0; r < in.send.n_rank; r++) in.to[r] = fd_pass_tensor(&pass->engine->ranks->passes[r], id);
+    for (int32_t r = 0; r < in.send.n_rank; r++)
+        if (is_here(pass, r)) in.to[r] = fd_pass_tensor(&pass->engine->ranks->passes[r], id);
     return in;
 }
 
@@ -142,22 +152,28 @@ fd_gather fd_ranks_gather_half(fd_pass *pass, int32_t id, int32_t n_tok) {
     in.stride /= 2;
     in.send.first /= 2;
     for (int32_t r = 0; r < in.send.n_rank; r++)
-        in.to[r] = (float *)(void *)fd_pass_half(&pass->engine->ranks->passes[r], id);
+        if (is_here(pass, r)) in.to[r] = (float *)(void *)fd_pass_half(&pass->engine->ranks->passes[r], id);
     return in;
 }
 
 fd_gather fd_ranks_gather_shown(fd_pass *pass, int32_t id, const float *x, int32_t n_tok, float **whole) {
     fd_gather in = fd_ranks_gather(pass, id, x, NULL, n_tok);
     for (int32_t r = 0; r < in.send.n_rank; r++)
-        in.to[r] = pass->engine->ranks->passes[r].engine->fast->whole[in.send.index % 2].data;
+        if (is_here(pass, r)) in.to[r] = pass->engine->ranks->passes[r].engine->fast->whole[in.send.index % 2].data;
     *whole = in.to[in.send.rank];
     return in;
 }
 
 fd_send fd_ranks_send(fd_pass *pass, const fd_item *item) {
-    if (!item->sends || pass->n_tok > 1) return (fd_send){.n_rank = 0};
+    if (!item->sends || pass->n_tok > 1 || (pass->engine->ranks && pass->engine->ranks->peers))
+        return (fd_send){.n_rank = 0};
     fd_send send = send_of(pass, pass->n_gather + 1);
     send.first = fd_split_place(pass->engine->split, item->writes[0].node + 1, pass->n_kv).first;
     pass->sent = send.index;
     return send;
+}
+
+fd_code fd_ranks_launch_gather(fd_pass *pass, int32_t id, const fd_gather *in, fd_error *err) {
+    return pass->engine->ranks->peers ? fd_ranks_gather_apart(pass, id, in, err)
+                                      : fd_launch_gather(&pass->ctx, in, err);
 }

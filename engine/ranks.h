@@ -1,13 +1,17 @@
 /* What the engines of one run share, a rank each on a GPU and a thread of its own: every rank makes the same passes
  * over its own split of the graph (engine/split.h), and in these passes the ranks meet at every GATHER, on the
  * devices. The hosts meet before a pass is launched, when all have made the memory for it: a device that waits for
- * another must not be asked for memory. */
+ * another must not be asked for memory.
+ *
+ * Ranks that are processes (`peers`, on one machine or several) do not reach each other's devices: they meet at every
+ * GATHER through memory of the host, in ranks_apart.c, and nowhere else. */
 #ifndef FD_ENGINE_RANKS_H
 #define FD_ENGINE_RANKS_H
 
 #include <pthread.h>
 
 #include "engine/memory.h"
+#include "exec/peers.h"
 #include "model/graph.h"
 #include "kernels/gather/gather.h"
 
@@ -17,12 +21,14 @@ struct fd_pass;
 
 typedef struct fd_ranks {
     int32_t n;
+    fd_peers *peers;             /* borrowed: the ranks are processes, of which this is one; NULL: threads */
     bool alone;                  /* no GPU has two ranks */
     struct fd_pass *passes;      /* owned, [n]: of the pass that is being launched, for where the others' tensors are */
     fd_block mail[FD_MAX_RANKS]; /* device, each on its rank's: fd_mailbox_bytes */
     int32_t n_page_row;          /* rows of a pass whose every gather goes through the mailboxes' pages, */
     int64_t n_page;              /* and their elements */
     fd_block stop;               /* pinned: uint32_t; not 0: a rank has failed */
+    fd_block host;               /* pinned: of processes, the rows that are gathered */
     pthread_mutex_t launching; /* where a GPU has two: a kernel's attributes are the device's, and each wants its own */
     pthread_mutex_t lock;      /* of all below */
     pthread_cond_t changed;
@@ -34,7 +40,8 @@ typedef struct fd_ranks {
 /* Elements of the widest row of a split graph that is gathered in steps, times n_seq. */
 int64_t fd_ranks_page(const fd_graph *graph, int32_t n_seq);
 
-/* Everything but the mailboxes, which each rank makes on its device, as large as n_page and n_page_row say. */
+/* Everything but the mailboxes, which each rank makes on its device, as large as n_page and n_page_row say;
+ * processes have none. */
 fd_code fd_ranks_make(fd_ranks *ranks, int32_t n, bool alone, fd_error *err);
 fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err); /* on the current device */
 void fd_ranks_release(fd_ranks *ranks);
@@ -64,7 +71,12 @@ fd_gather fd_ranks_gather_half(struct fd_pass *pass, int32_t id, int32_t n_tok);
 /* Of a part that no node reads, for an observer: the whole is then in *whole on every rank, until the gather after the
  * next one. Fast numerics alone. */
 fd_gather fd_ranks_gather_shown(struct fd_pass *pass, int32_t id, const float *x, int32_t n_tok, float **whole);
+/* Launches what one of these made for GATHER `id`. */
+fd_code fd_ranks_launch_gather(struct fd_pass *pass, int32_t id, const fd_gather *in, fd_error *err);
 /* How `item` sends what it leaves, for the gather that comes next; not at all where it leaves several rows. */
 fd_send fd_ranks_send(struct fd_pass *pass, const struct fd_item *item);
+
+/* ---- ranks_apart.c ---- */
+fd_code fd_ranks_gather_apart(struct fd_pass *pass, int32_t id, const fd_gather *in, fd_error *err);
 
 #endif

@@ -224,6 +224,7 @@ static void add_nodes(const splitter *s, fd_split *out, int32_t *part, int32_t *
         share_of(s, by.units, width, &first, &count);
         whole[i] = add_node(out, gather_of(full, part[i], s->read_whole[i]), i);
         out->first[whole[i]] = (int32_t)first;
+        out->units[whole[i]] = by.units;
     }
 }
 
@@ -237,8 +238,9 @@ static fd_code allocate(const fd_graph *graph, fd_split *out, fd_error *err) {
     if (weights) out->graph->weights = weights;
     out->full_id = calloc(n_node, sizeof *out->full_id);
     out->first = calloc(n_node, sizeof *out->first);
+    out->units = calloc(n_node, sizeof *out->units);
     out->rows = calloc(n_weight, sizeof *out->rows);
-    if (!nodes || !weights || !out->full_id || !out->first || !out->rows)
+    if (!nodes || !weights || !out->full_id || !out->first || !out->units || !out->rows)
         return fd_fail(err, FD_ERR_MEMORY, "split: out of memory for %zu nodes", n_node);
     out->graph->n_node = 0;
     for (int32_t i = 0; i < graph->n_weight; i++) out->rows[i] = fd_weight_whole(&graph->weights[i]);
@@ -280,6 +282,7 @@ fd_place fd_split_place(const fd_split *split, int32_t id, int32_t n_kv) {
     bool experts = whole->n_dim == 2 && !whole->over_kv && whole->shape[1] != part->shape[1]; /* a piece for each */
     int32_t n_piece = experts ? whole->shape[0] : 1;
     return (fd_place){.n_piece = n_piece,
+                      .units = split->units[id],
                       .first = (int64_t)split->first[id] * (whole->over_kv ? n_kv : 1),
                       .width = fd_node_row_stride(part, n_kv) / n_piece,
                       .stride = fd_node_row_stride(whole, n_kv) / n_piece};
@@ -290,5 +293,6 @@ void fd_split_free(fd_split *split) {
     free(split->rows);
     free(split->full_id);
     free(split->first);
+    free(split->units);
     memset(split, 0, sizeof *split);
 }

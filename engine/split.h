@@ -19,6 +19,7 @@ typedef struct fd_split {
     fd_weight_runs *rows; /* owned, [graph->n_weight]: where their rows are in the file */
     int32_t *full_id; /* owned, [graph->n_node]: the full graph's node whose whole rows it has; -1: a part of them */
     int32_t *first;   /* owned, [graph->n_node]: of a GATHER: fd_place.first; of over_kv nodes in heads */
+    int32_t *units;   /* owned, [graph->n_node]: of a GATHER: equal parts of a piece, shared as exec/peers.h shares */
 } fd_split;
 
 /* The share of GPU `rank` of n ≥ 2: the nodes are the same ones for every rank, their sizes are its own. */
@@ -33,7 +34,7 @@ bool fd_split_for_observers(const fd_node *node);
 /* Where this GPU's part of GATHER `id` goes: a row is n_piece pieces of `stride` elements, and in each of them
  * `width` elements from `first` on are its own. n_kv: positions of over_kv rows. */
 typedef struct fd_place {
-    int32_t n_piece;
+    int32_t n_piece, units; /* units: of a piece, equal ones; each GPU has some */
     int64_t first, width, stride;
 } fd_place;
 fd_place fd_split_place(const fd_split *split, int32_t id, int32_t n_kv);

@@ -58,6 +58,11 @@ int32_t fd_mpi_n_local(void) {
     return number_of("OMPI_COMM_WORLD_LOCAL_SIZE", &n) && n > 1 ? n : 1;
 }
 
+int32_t fd_mpi_local_rank(void) {
+    int32_t rank;
+    return number_of("OMPI_COMM_WORLD_LOCAL_RANK", &rank) ? rank : 0;
+}
+
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -15,8 +15,9 @@
  * library. */
 bool fd_mpi_started(int32_t *rank, int32_t *n);
 
-/* Processes on this machine, 1 without mpirun. */
+/* Processes on this machine, 1 without mpirun; this one's place among them, from 0. */
 int32_t fd_mpi_n_local(void);
+int32_t fd_mpi_local_rank(void);
 
 /* FD_ERR_UNSUPPORTED where Open MPI's library is not found or is another one. One process holds one at a time. */
 fd_code fd_mpi_begin(fd_peers **out, fd_error *err);

@@ -51,7 +51,7 @@ static const struct argp_option options[] = {
     {"backend", KEY_BACKEND, "cpu|gpu", 0, "Where to run (default cpu)", 2},
     {"gpus", KEY_GPUS, "N|LIST", 0,
      "With --backend gpu: so many GPUs, or those of the list, share the model; never changes a bit (default: the "
-     "first)",
+     "first). Under mpirun each process takes one of them",
      2},
     {"numerics", KEY_NUMERICS, "exact|q8act|fast|f64|emulate-CLASS", 0,
      "exact: the contract's bits; q8act: the same with products of int8 activations and quantised weights; fast: "

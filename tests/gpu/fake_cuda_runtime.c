@@ -116,6 +116,13 @@ cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t size, enum
     return __wrap_cudaMemcpy(to, from, size, kind);
 }
 
+cudaError_t __wrap_cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                                     size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    (void)kind, (void)stream;
+    for (size_t i = 0; i < height; i++) memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+    return cudaSuccess;
+}
+
 cudaError_t __wrap_cudaMemset(void *to, int value, size_t size) {
     memset(to, value, size);
     return cudaSuccess;
