@@ -108,7 +108,8 @@ static bool is_large(const fd_class_case *c, const fd_evidence_row *row, bool *k
     return row->through && row->long_span && !(row->error <= LARGE_FOR_REPEATED * row->tau);
 }
 
-/* Roundings are in all rows alike, a bug may be in decode alone: a few of these are enough. One may be an accident. */
+/* Roundings are in all rows alike, a bug may be in decode alone: a few of these are enough. One of several may be
+ * an accident. */
 enum { FEW_ROWS_OF = 4, FEWEST_ROWS = 2 };
 
 /* Not what an engine of the class gives: beyond the bounds, or rows with errors too large for roundings. */
@@ -123,7 +124,7 @@ static bool outside(const fd_class_case *c, int32_t node) {
         n_large += is_large(c, row, &known) && known;
         n += known;
     }
-    return n_large >= FEWEST_ROWS && few * n_large >= n;
+    return n_large >= (n > 1 ? FEWEST_ROWS : 1) && few * n_large >= n;
 }
 
 /* What is left of most rows of a node that was reached through unrecorded ones; -1: it was not. */
