@@ -72,23 +72,33 @@ static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) 
     p->total->n_by_name++;
 }
 
-/* The only node of a row's size, where no name is it: logits, behind a bug of all layers. -1. */
+static bool has_layer(const fd_proposer *p, const char *name) {
+    char pattern[300];
+    for (int number = 0; number < 4; number++)
+        if (fd_propose_layer_of(p, name, number, pattern, sizeof pattern) >= 0) return true;
+    return false;
+}
+
+/* The only node of a row's size, where no name is it: logits, behind a bug of all layers. A name without a layer is no
+ * layer's node. -1. */
 static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
     int32_t found = -1, logits = fd_trace_n_node(p->ref) - 1;
+    const bool of_layer = has_layer(p, item->name);
     for (int32_t v = 0; v <= logits; v++) {
-        if (!fd_propose_size_fits(p, t, fd_trace_node_at(p->ref, v))) continue;
+        const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+        if ((node->layer >= 0 && !of_layer) || !fd_propose_size_fits(p, t, node)) continue;
         if (found >= 0) return -1;
         found = v;
     }
     return found == logits && fd_array_is_float(t->type) ? found : -1;
 }
 
-/* Beside names that values decide: else it is the whole dump that is another. */
+/* Beside names that values decide, else it is the whole dump that is another; or alone. */
 static void take_logits_by_size(fd_proposer *p) {
     fd_proposed *only = NULL;
     int32_t node = -1;
-    bool known = false;
+    bool known = p->n == 1;
     for (size_t i = 0; i < p->n; i++) {
         fd_proposed *item = &p->items[i];
         known |= item->clear;

@@ -6,8 +6,6 @@
 
 #include "dumpers/import/propose/internal.h"
 
-#define NO_MULTIPLE 1e-3 /* of 1 − cosine: 16 bits leave a tenth */
-
 /* The name with its k-th number (from 0) as {layer}, or {layer+1} when it is one more than the layer; false when it is
  * neither, or there is no such number. */
 static bool with_layer(const char *name, int k, int32_t layer, char *out, size_t size) {
@@ -64,17 +62,17 @@ static bool factor_text(const fd_proposer *p, double factor, char out[40]) {
     return out[0] = '\0', false;
 }
 
-/* Logits that are no multiple of the right ones: the factor between them is no convention. */
-static bool is_wrong_logits(const fd_proposer *p, const fd_candidate *best) {
-    return best->node == fd_trace_n_node(p->ref) - 1 && best->away > NO_MULTIPLE;
+/* The last node's values are what the engine samples from: a factor of them is a bug or a temperature, no convention. */
+static bool is_logits(const fd_proposer *p, const fd_candidate *best) {
+    return best->node == fd_trace_n_node(p->ref) - 1;
 }
 
 fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, int number) {
     const fd_candidate *best = &item->best[0];
     const fd_trace_node *node = fd_trace_node_at(p->ref, best->node);
     fd_proposed_rule l = {0};
-    char factor[40];
-    l.factor_known = factor_text(p, best->factor, factor) || is_wrong_logits(p, best);
+    char factor[40] = "";
+    l.factor_known = is_logits(p, best) || factor_text(p, best->factor, factor);
     snprintf(l.ops, sizeof l.ops, "%s%s", best->ops, factor);
     if (number >= 0 && node->layer >= 0 && with_layer(item->name, number, node->layer, l.source, sizeof l.source)) {
         node_pattern(node->name, node->layer, l.node);
