@@ -1,6 +1,4 @@
 /* Gate and up as one row of a fused product: halves are taken for neighbours, or neighbours for halves. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "faults/internal.h"
 #include "numerics/contract.h"
