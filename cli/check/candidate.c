@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include "cli/check/choose_map.h"
+#include "cli/import/auto_map.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"
 #include "cli/temporary.h"
-#include "dumpers/import/propose/propose.h"
 
 typedef struct opening {
     const fd_check_input *input;
@@ -88,11 +88,7 @@ static fd_code propose_map(opening *o, fd_proposal *found, char **text, size_t *
     fd_import_options how = o->how;
     how.map = o->map;
     FD_TRY(run_reference(o, err));
-    FILE *memory = open_memstream(text, size);
-    if (!memory) return fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
-    fd_code code = fd_propose_map(o->source, &how, *o->ref, memory, found, err);
-    if (fclose(memory) != 0 && code == FD_OK) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
-    return code;
+    return fd_cli_auto_map(o->source, &how, *o->ref, text, size, found, err);
 }
 
 static fd_code find_map(opening *o, fd_error *err) {
@@ -127,17 +123,6 @@ static fd_code count_unmatched(const opening *o, size_t *n, fd_error *err) {
     return FD_OK;
 }
 
-/* The built-in map, then the rules of `found`, for tensors alone that it does not name. What is undecided stays out. */
-static void put_both(FILE *to, const char *builtin, size_t size, char *found) {
-    char *rest;
-    fwrite(builtin, 1, size, to);
-    for (char *line = strtok_r(found, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *arrow = strstr(line, " -> "), *comment = strstr(line, "  # ");
-        if (!arrow || line[0] == '#' || strncmp(line, "ask ", 4) == 0) continue;
-        fprintf(to, "%.*s else\n", (int)(comment && comment > arrow ? comment - line : (long)strlen(line)), line);
-    }
-}
-
 /* What a built-in map leaves over of a folder or archive is asked of the values. */
 static fd_code complete_map(opening *o, fd_error *err) {
     char *found = NULL, *text = NULL, name[128];
@@ -148,7 +133,7 @@ static fd_code complete_map(opening *o, fd_error *err) {
     if (n == 0 || !builtin) return FD_OK;
     fd_code code = propose_map(o, &proposal, &found, &size, err);
     FILE *memory = code == FD_OK ? open_memstream(&text, &size) : NULL;
-    if (memory) put_both(memory, builtin, builtin_size, found);
+    if (memory) fd_cli_put_rules(memory, builtin, builtin_size, found);
     if (code == FD_OK && (!memory || fclose(memory) != 0)) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
     if (code == FD_OK) code = keep_map(o, text, size, err);
     if (code == FD_OK) {

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "cli/import/auto_map.h"
 #include "cli/record.h"
 
 /* All tokens in one prefill: positions are what is compared, however they were split. */
@@ -23,6 +24,8 @@ fd_code fd_cli_propose_map(const fd_source *source, const fd_import_options *opt
                            const char *ref_path, FILE *out, fd_proposal *proposal, fd_error *err) {
     int32_t *tokens = NULL, n = 0;
     fd_trace *ref = NULL;
+    char *text = NULL;
+    size_t size = 0;
     fd_code code = FD_OK;
     if (!ref_path) {
         if (!options->tokens) code = fd_source_tokens(source, &tokens, &n, err);
@@ -36,7 +39,10 @@ fd_code fd_cli_propose_map(const fd_source *source, const fd_import_options *opt
         code = fd_trace_open(ref_path, &ref, err);
     }
     if (code == FD_OK && ref_path) code = fd_cli_check_trace_model(model, "the model", ref, err);
-    if (code == FD_OK) code = fd_propose_map(source, options, ref, out, proposal, err);
+    if (code == FD_OK) code = fd_cli_auto_map(source, options, ref, &text, &size, proposal, err);
+    if (code == FD_OK && fwrite(text, 1, size, out) != size)
+        code = fd_fail(err, FD_ERR_IO, "map auto: the map cannot be written");
+    free(text);
     fd_trace_close(ref);
     free(tokens);
     return code;

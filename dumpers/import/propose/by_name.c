@@ -17,7 +17,7 @@ static int32_t node_of_ending(const fd_proposer *p, const char *name) {
     char pattern[300], node[400];
     int32_t found = -1;
     for (int number = 0; number < 4 && found < 0; number++) {
-        int32_t layer = fd_propose_layer_of(p, name, number, pattern, sizeof pattern);
+        int32_t layer = fd_propose_layer_of(p, name, number, false, pattern, sizeof pattern);
         const char *ending = layer >= 0 ? strstr(pattern, "{layer}") : NULL;
         if (!ending) continue;
         ending += strlen("{layer}");
@@ -75,7 +75,7 @@ static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) 
 static bool has_layer(const fd_proposer *p, const char *name) {
     char pattern[300];
     for (int number = 0; number < 4; number++)
-        if (fd_propose_layer_of(p, name, number, pattern, sizeof pattern) >= 0) return true;
+        if (fd_propose_layer_of(p, name, number, false, pattern, sizeof pattern) >= 0) return true;
     return false;
 }
 

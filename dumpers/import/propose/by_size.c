@@ -76,19 +76,23 @@ static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer
     return n;
 }
 
+static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, bool after) {
+    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    char pattern[300], reading[FD_PROPOSE_MAX_OPS];
+    int32_t layer = fd_propose_layer_of(p, item->name, number, after, pattern, sizeof pattern);
+    if (layer < 0 || item->slice[0] || !fd_array_is_float(t->type) || !take_layers(p, pattern, false)) return;
+    size_t n = write_nodes(p, item, layer, pattern);
+    if (n == 0) return;
+    fd_propose_reading(item->best[0].node >= 0 ? item->best[0].ops : "", reading, sizeof reading);
+    fprintf(p->out, "%s%s  # by size alone%s: no layer's values decide\n", *reading ? " " : "", reading,
+            n == 1 ? ", the only node of it that no name is" : "");
+    p->total->n_ask += take_layers(p, pattern, true);
+}
+
+/* Of names with one number more than there are layers the first may be the embeddings: then the number is what a layer ends with. */
 void fd_propose_ask_by_size(fd_proposer *p) {
-    for (size_t i = 0; i < p->n; i++)
-        for (int number = 0; number < 4 && !p->items[i].written; number++) {
-            fd_proposed *item = &p->items[i];
-            const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
-            char pattern[300], reading[FD_PROPOSE_MAX_OPS];
-            int32_t layer = fd_propose_layer_of(p, item->name, number, pattern, sizeof pattern);
-            if (layer < 0 || item->slice[0] || !fd_array_is_float(t->type) || !take_layers(p, pattern, false)) continue;
-            size_t n = write_nodes(p, item, layer, pattern);
-            if (n == 0) continue;
-            fd_propose_reading(item->best[0].node >= 0 ? item->best[0].ops : "", reading, sizeof reading);
-            fprintf(p->out, "%s%s  # by size alone%s: no layer's values decide\n", *reading ? " " : "", reading,
-                    n == 1 ? ", the only node of it that no name is" : "");
-            p->total->n_ask += take_layers(p, pattern, true);
-        }
+    for (int after = 0; after < 2; after++)
+        for (size_t i = 0; i < p->n; i++)
+            for (int number = 0; number < 4 && !p->items[i].written; number++)
+                ask_by_size(p, &p->items[i], number, after);
 }

@@ -81,6 +81,7 @@ typedef struct fd_proposer {
     fd_import_plan plan;
     fd_proposed *items;
     size_t n, room;
+    bool *known; /* nodes that the options' map names */
     FILE *out;
     fd_proposal *total;
     fd_error *err;
@@ -99,8 +100,9 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
 void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
                           size_t size);
 bool fd_propose_has_layer(const fd_proposed_rule *rule);
-/* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. */
-int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, char *pattern, size_t size);
+/* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. `after`: as {layer+1}, and
+ * the layer that ends there. */
+int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, bool after, char *pattern, size_t size);
 /* Of operations, the words that say how the array is read. */
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);

@@ -1,4 +1,5 @@
 /* The lines of a proposed map. */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -222,7 +223,7 @@ static void write_rest(fd_proposer *p, const fd_import_options *o) {
 
 static void write_missing(fd_proposer *p) {
     for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
-        bool found = strcmp(fd_trace_node_at(p->ref, v)->op, "kv_write") == 0; /* a copy, never fd_proposed */
+        bool found = p->known[v] || is_cache(fd_trace_node_at(p->ref, v)); /* a cache: a copy, never proposed */
         for (size_t i = 0; !found && i < p->n; i++) found = p->items[i].matched && p->items[i].best[0].node == v;
         if (found) continue;
         fprintf(p->out, "# nothing is %s\n", node_name(p, v));
@@ -230,10 +231,18 @@ static void write_missing(fd_proposer *p) {
     }
 }
 
+/* Names of a residual stream are near to one another whatever they are: the third digit of their directions is the first that
+ * says something. */
+static double agreement_of(const fd_proposed *item) {
+    const double digits = item->best[0].away > 1e-6 ? -log10(item->best[0].away) : 6, more = digits - 2.5;
+    return item->clear && more > 0 ? more * more : 0;
+}
+
 void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
     fprintf(p->out, "# Proposed for %s. Each line: confidence, cosine with the node's values, the next best node.\n",
             fd_source_path(p->source));
     fd_propose_compare_layers(p);
+    for (size_t i = 0; i < p->n; i++) p->total->agreement += agreement_of(&p->items[i]);
     for (size_t i = 0; i < p->n; i++)
         if (p->items[i].clear && !p->items[i].written) write_sure(p, &p->items[i]);
     write_rest(p, options);

@@ -199,8 +199,14 @@ static int by_node(const void *a, const void *b) {
 
 static fd_code gather_asked(fd_proposer *p, const fd_import_options *options) {
     fd_import_plan named;
+    p->known = calloc((size_t)fd_trace_n_node(p->ref) + 1, sizeof *p->known);
+    if (!p->known) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
     if (!options->map) return gather(p, NULL, 0);
     FD_TRY(fd_import_make_plan(p->source, options, &named, p->err));
+    for (size_t i = 0; i < named.n_match; i++) {
+        const int32_t node = fd_trace_find(p->ref, named.matches[i].node);
+        if (node >= 0) p->known[node] = true;
+    }
     fd_code code = gather(p, named.unmatched, named.n_unmatched);
     fd_import_plan_free(&named);
     return code;
@@ -240,6 +246,7 @@ fd_code fd_propose_map(const fd_source *source, const fd_import_options *options
     if (code == FD_OK) code = propose(&p, options);
     for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
     free(p.items);
+    free(p.known);
     fd_import_plan_free(&p.plan);
     return code;
 }

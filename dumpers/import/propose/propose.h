@@ -15,7 +15,19 @@ typedef struct fd_proposal {
     size_t n_by_name; /* their values do not decide, but names of the same form in at least two other layers */
     size_t n_differ;  /* of these: their values are clear, but fit another rule than most other layers' (# ask) */
     size_t n_missing; /* nodes of the reference that no name is */
+    double
+        agreement; /* of the names that values decide with their nodes: squares of digits beyond the second, summed */
 } fd_proposal;
+
+/* A name of every layer that no values decide, and a node that it may be by its size. */
+typedef struct fd_propose_choice {
+    char source[300]; /* "L{layer}_mid" */
+    char node[96];    /* "blk.{layer}.ffn_inp" */
+    char ops[96];     /* how the array is read: "axis=-2" */
+} fd_propose_choice;
+
+/* The choices that a proposed map leaves open (its lines "ask … by size alone"), in its order: *out [*n], the caller frees it. */
+fd_code fd_propose_choices(const char *map, fd_propose_choice **out, size_t *n, fd_error *err);
 
 /* `options->graph` is needed; `options->map`: names that it knows are left out, NULL: none. `ref`: a full trace of the model on the same tokens. The map
  * is written to `out`; each line's comment gives a confidence from 0 to 1. */

@@ -30,9 +30,11 @@ static bool with_layer(const char *name, int k, int32_t layer, char *out, size_t
     return false;
 }
 
-int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, char *pattern, size_t size) {
+int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, bool after, char *pattern,
+                            size_t size) {
     for (int32_t layer = 0; layer < p->plan.graph->hparams.n_layer; layer++)
-        if (with_layer(name, number, layer, pattern, size) && strstr(pattern, "{layer}")) return layer;
+        if (with_layer(name, number, layer, pattern, size) && strstr(pattern, after ? "{layer+1}" : "{layer}"))
+            return layer;
     return -1;
 }
 
@@ -62,9 +64,14 @@ static bool factor_text(const fd_proposer *p, double factor, char out[40]) {
     return out[0] = '\0', false;
 }
 
-/* The last node's values are what the engine samples from: a factor of them is a bug or a temperature, no convention. */
-static bool is_logits(const fd_proposer *p, const fd_candidate *best) {
-    return best->node == fd_trace_n_node(p->ref) - 1;
+static int32_t last_node(const fd_proposer *p) {
+    return fd_trace_n_node(p->ref) - 1;
+}
+
+/* An unknown factor may be the engine's own scale, or a bug. It is a bug where the directions differ too, which no scale changes,
+ * and of the last node's values, what the engine samples from: there it is a bug or a temperature. */
+static bool is_no_scale(const fd_proposer *p, const fd_candidate *best) {
+    return best->node == last_node(p) || best->away > 1e-4;
 }
 
 fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, int number) {
@@ -72,7 +79,8 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
     const fd_trace_node *node = fd_trace_node_at(p->ref, best->node);
     fd_proposed_rule l = {0};
     char factor[40] = "";
-    l.factor_known = is_logits(p, best) || factor_text(p, best->factor, factor);
+    if (best->node != last_node(p)) l.factor_known = factor_text(p, best->factor, factor);
+    l.factor_known |= is_no_scale(p, best);
     snprintf(l.ops, sizeof l.ops, "%s%s", best->ops, factor);
     if (number >= 0 && node->layer >= 0 && with_layer(item->name, number, node->layer, l.source, sizeof l.source)) {
         node_pattern(node->name, node->layer, l.node);
