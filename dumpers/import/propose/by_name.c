@@ -11,6 +11,15 @@ static const char *reading_of(const fd_trace_node *node) {
     return strcmp(node->name, "logits") == 0 ? " axis=first rows=last" : " axis=first";
 }
 
+/* What 16-bit words hold: what they are in a name that values decide, else bfloat16, as NumPy has binary16. */
+static const char *words_of(const fd_proposer *p, const fd_proposed *item) {
+    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    if (t->type != FD_ARRAY_U16 || strstr(t->name, "bf16")) return "";
+    for (size_t i = 0; i < p->n; i++)
+        if (p->items[i].clear && strstr(p->items[i].best[0].ops, "as=f16")) return " as=f16";
+    return " as=bf16";
+}
+
 /* The node of that layer which the name ends in: "layer0_attn_norm", "h.0.q", "blocks.0.gate", "layer0_out"; -1. */
 static int32_t node_of_ending(const fd_proposer *p, const char *name) {
     static const char *const before[] = {"", "attn_", "ffn_"};
@@ -61,7 +70,7 @@ static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
 
 static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) {
     const fd_trace_node *node = fd_trace_node_at(p->ref, v);
-    fprintf(p->out, "%-44s -> %s%s  # by %s", item->name, node->name, reading_of(node), why);
+    fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name, reading_of(node), words_of(p, item), why);
     if (item->best[0].node < 0)
         fprintf(p->out, "\n");
     else
