@@ -268,7 +268,7 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     if (!fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
     FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
-    here.node = node->id; /* K's RoPE as Q's, the FFN's norm as attention's */
+    here = fd_hypothesis_as(&here, options->graph, node);
     return ask_about(options, 0, NULL, &here, fits, err);
 }
 

@@ -136,6 +136,16 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     return true;
 }
 
+fd_hypothesis fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node) {
+    const fd_node *own = &graph->nodes[h->node];
+    fd_hypothesis out = *h;
+    out.node = node->id;
+    if (h->guess != FD_GUESS_COPY) return out;
+    if (h->other == own->input[0]) out.other = node->input[0];
+    if (h->end == fd_node_width(own)) out.end = (int32_t)fd_node_width(node);
+    return out;
+}
+
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
            a->ops == b->ops && a->readers == b->readers && a->heads == b->heads && a->which == b->which &&

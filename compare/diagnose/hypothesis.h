@@ -163,6 +163,8 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
 
 /* The same mistake at another node: a factor, a parameter, an order. False where it would be another one. */
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
+/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op: K's RoPE as Q's, the FFN's norm as attention's. */
+fd_hypothesis fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node);
 
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b);
 

@@ -13,8 +13,12 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
            h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
 }
 
-/* The element of the right row that stands at element i of the faulty one. */
-static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+/* A hypothesis of Q's rows is asked of K's, too, which may be shorter: elements that these have not stay as they are. */
+static bool has(int64_t width, int64_t first, int64_t n) {
+    return first >= 0 && n >= 0 && first <= width - n;
+}
+
+static int64_t order_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
     int64_t n_head = node->n_dim == 2 ? node->shape[0] : 1, dim = width / n_head, head = i / dim, d = i % dim;
     int64_t half = dim / 2;
     switch ((fd_order_rule)h->which) {
@@ -36,6 +40,12 @@ static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i,
     case FD_ORDER_COUNT: break;
     }
     return i;
+}
+
+/* The element of the right row that stands at element i of the faulty one. */
+static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+    const int64_t from = order_of(h, node, i, width);
+    return has(width, from, 1) ? from : i;
 }
 
 /* Which row stands in the place of `row`. Positions, so that the same can be asked of another step. */
@@ -104,9 +114,11 @@ static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const 
 }
 
 static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
-    for (int64_t r = 0; r < out->n_row && out->other; r++)
+    const int64_t n = h->end - h->first;
+    const bool known = out->other && has(out->width, h->first, n) && has(out->other_width, h->n, n);
+    for (int64_t r = 0; r < out->n_row && known; r++)
         memcpy(out->rows + r * out->width + h->first, out->other + r * out->other_width + h->n,
-               sizeof *out->rows * (size_t)(h->end - h->first));
+               sizeof *out->rows * (size_t)n);
 }
 
 static float clamped(const fd_hypothesis *h, float x) {
@@ -133,7 +145,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
     int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
-    for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS; r++)
+    for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS && has(width, first, end - first); r++)
         memcpy(rows + r * width + first, scratch + row_source(h, out, r) * width + first,
                sizeof *rows * (size_t)(end - first));
 }

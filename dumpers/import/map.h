@@ -67,7 +67,7 @@ typedef struct fd_name_map_rule {
     int line;
     fd_name_map_source *sources; /* in order of preference */
     size_t n_source;
-    char *node;                                  /* with {layer}, {rank} or {last}, for which a number stands */
+    char *node; /* with {layer}, {rank} or {last}, for which a number stands, or {name}, the rest of the tensor's name */
     fd_name_map_dim shape[FD_NAME_MAP_MAX_ARGS]; /* of the array, for dumps without dimensions */
     int n_shape;                                 /* 0: the file's */
     bool has_axis;
@@ -105,8 +105,9 @@ fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err);
 typedef struct fd_name_map_capture {
     int32_t layer, rank; /* -1: the pattern has none */
     int32_t last;        /* the last layer, for {last}; set by the caller */
+    const char *name;    /* in the name: what {name} stands for; NULL: the pattern has none */
 } fd_name_map_capture;
-/* The whole name against * ? {layer} {layer+1} {rank}. */
+/* The whole name against * ? {layer} {layer+1} {rank} {name}. */
 bool fd_name_map_matches(const char *pattern, const char *name, fd_name_map_capture *capture);
 /* False where the rule's arch= does not name the architecture; NULL: not known, and no arch= names it. */
 bool fd_name_map_is_for(const fd_name_map_rule *rule, const char *arch);

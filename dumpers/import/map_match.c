@@ -31,10 +31,19 @@ static bool take_number(const char **name, const placeholder *to) {
     return true;
 }
 
+/* {name} ends a pattern and a node: it is the rest of the name. */
+static bool is_rest(const char *p) {
+    return strcmp(p, "{name}") == 0;
+}
+
 bool fd_name_map_matches(const char *pattern, const char *name, fd_name_map_capture *capture) {
     const char *star = NULL, *resume = NULL;
-    fd_name_map_capture now = {-1, -1, -1}, at_star = now;
+    fd_name_map_capture now = {-1, -1, -1, NULL}, at_star = now;
     while (*name || *pattern) {
+        if (*name && is_rest(pattern)) {
+            now.name = name;
+            break;
+        }
         placeholder number;
         bool is_number = find_placeholder(pattern, &now, &number);
         if (*pattern == '*') {
@@ -81,6 +90,10 @@ bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *c
     size_t at = 0;
     fd_name_map_capture numbers = *capture;
     for (const char *p = rule->node; *p;) {
+        if (capture->name && is_rest(p)) {
+            const int rest = snprintf(out + at, size - at, "%s", capture->name);
+            return rest > 0 && (size_t)rest < size - at;
+        }
         placeholder number;
         bool is_number = find_placeholder(p, &numbers, &number);
         int n =

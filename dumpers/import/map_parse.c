@@ -59,8 +59,10 @@ static fd_code take_source(const parser *p, const char *word, fd_name_map_rule *
     return source->pattern[0] ? FD_OK : wrong(p, "no name before", word);
 }
 
-/* Every number of the node comes from the source; {last} from all names together. */
-static bool numbers_fit(const char *pattern, const char *node) {
+/* Every number of the node comes from the source; {last} from all names together. So does {name}, at the end of both. */
+static bool placeholders_fit(const char *pattern, const char *node) {
+    const char *rest = strstr(node, "{name}"), *own = strstr(pattern, "{name}");
+    if ((rest || own) && !(rest && own && strcmp(rest, own) == 0 && rest[6] == '\0')) return false;
     if (strstr(node, "{layer}") && !strstr(pattern, "{layer}") && !strstr(pattern, "{layer+1}")) return false;
     return !strstr(node, "{rank}") || strstr(pattern, "{rank}");
 }
@@ -95,8 +97,8 @@ static fd_code take_rule(parser *p) {
         return wrong(p, "no name of a node (at most 63 bytes, no * ? # / |):", p->words[at]);
     if (!(rule->node = strdup(p->words[at]))) return no_memory(p);
     for (size_t i = 0; i < rule->n_source; i++)
-        if (!numbers_fit(rule->sources[i].pattern, rule->node))
-            return wrong(p, "the node has a {layer} or {rank} that the source lacks:", rule->sources[i].pattern);
+        if (!placeholders_fit(rule->sources[i].pattern, rule->node))
+            return wrong(p, "the node has a {layer}, {rank} or {name} (at the end) that the source lacks:", rule->sources[i].pattern);
     for (at++; at < p->n_word; at++) {
         const char *what = fd_name_map_take_operation(p->words[at], rule);
         if (what) return wrong(p, what, p->words[at]);

@@ -16,6 +16,12 @@ static const char *suffix_of(const char *node) {
     return dot ? dot + 1 : node;
 }
 
+/* {name} stands for the names of the model's nodes alone. */
+static bool is_no_node(const fd_planner *p, const fd_name_map_rule *rule, const char *node) {
+    const fd_graph *graph = p->options->graph;
+    return strstr(rule->node, "{name}") && (!graph || fd_graph_find(graph, node) < 0);
+}
+
 /* A built-in map's line for other architectures: this layer of the model has no such node. A layer that the model has
  * not says that it is another model. */
 static bool is_of_others(const fd_planner *p, const char *node) {
@@ -64,7 +70,7 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
     if (!fd_name_map_node(&p->plan->map->rules[rule], capture, match.node, sizeof match.node))
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
-    if (is_of_others(p, match.node)) return FD_OK;
+    if (is_no_node(p, &p->plan->map->rules[rule], match.node) || is_of_others(p, match.node)) return FD_OK;
     if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
         return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;

@@ -199,12 +199,25 @@ static void plus_one_in_head_2(fd_graph *g, fd_node *n) {
     n->override = one_head_plus_one;
 }
 
+/* K's rows are shorter than Q's, and what is found of these is asked of those. */
+static void only_head_0_turned(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), first = width / args->node->shape[0];
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % width >= first) ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+}
+static void rope_of_head_0(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = only_head_0_turned;
+}
+
 static const guessed read_off[] = {
     {"blk.1.attn_norm", norm_of_most, "other_statistic", "the first 224 elements"},
     {"blk.1.ffn_gate", clamped, "clamped", "0.25"},
     {"blk.1.ffn_up", exchanged, "other_order", "elements 0…15 are the right ones of 16…31, and 16…31 those of 0…15"},
     {"logits", log_softmax, "log_softmax", "log-probabilities"},
     {"blk.2.l_out", branch_left_out, "other_tensor", "blk.1.l_out"},
+    {"_rope", rope_of_head_0, "other_tensor", "are those of blk.0.attn_q"},
     {"blk.1.attn_weights", plus_one_in_head_2, "softmax_sum_plus_one", "head 2 alone"},
 };
 
