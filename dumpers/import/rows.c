@@ -6,7 +6,8 @@
 
 bool fd_import_over_kv(const char *node) {
     const char *dot = strrchr(node, '.');
-    return dot && (strcmp(dot, ".attn_scores") == 0 || strcmp(dot, ".attn_weights") == 0);
+    return dot &&
+           (strcmp(dot, ".attn_scores") == 0 || strcmp(dot, ".attn_alibi") == 0 || strcmp(dot, ".attn_weights") == 0);
 }
 
 void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape) {

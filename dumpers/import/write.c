@@ -119,7 +119,7 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
         for (int64_t i = 0; i < t->row; i++) store(t->dtype, data[i], out, i);
         return FD_OK;
     }
-    double hidden = strstr(rows->match->node, "attn_scores") ? (double)-INFINITY : 0;
+    double hidden = strstr(rows->match->node, "attn_weights") ? 0 : (double)-INFINITY;
     int64_t width = shape[rank - 1], n_kv = t->shape[1];
     bool of_trace = fd_source_at(rows->plan->source, rows->match->tensor)->step < 0;
     int64_t before = of_trace ? 0 : fd_import_keys_before(rows->plan, rows->match, width);

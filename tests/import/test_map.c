@@ -26,6 +26,8 @@ static const struct {
     {"*a*b", "xxaxxaxb", true, -1, -1},
     {"*a*b", "xxaxxaxbx", false, -1, -1},
     {"*", "", true, -1, -1},
+    {"blk.{layer}.{name}", "blk.3.attn_q", true, 3, -1},
+    {"blk.{layer}.{name}", "blk.3.", false, -1, -1},
     {"?", "", false, -1, -1},
 };
 
@@ -180,6 +182,9 @@ Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
         {"a -> b*", "no name of a node"},
         {"a -> blk.{layer}.x", "lacks"},
         {"a{layer} -> blk.{rank}.x", "lacks"},
+        {"a -> {name}", "lacks"},
+        {"a{name} -> b", "lacks"},
+        {"{name} -> {name}b", "lacks"},
         {"a -> b turn", "unknown operation"},
         {"a -> b transpose=1", "make no sense"},
         {"a -> b reshape=0", "make no sense"},
