@@ -24,7 +24,8 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
-    if ((c->q8_activations || c->replays_inputs) && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
+    bool blocks = c->q8_activations || (c->replays_inputs && !(c->u_factor > 0));
+    if (blocks && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
@@ -183,18 +184,38 @@ static void add_output_error(const fd_bound_work *work) {
     }
 }
 
+/* All rows, as recorded, or none was. */
+static bool has_few_bits(const fd_bound_args *args, int64_t n) {
+    int digits = digits_of(args->numerics->u_shown);
+    for (int64_t i = 0; args->candidate && i < n; i++)
+        if (fd_rounding_error(args->candidate[i], digits, args->numerics->tiny_in) > 0) return false;
+    return true;
+}
+
+/* Where the class leaves it to the op what is rounded. */
+static fd_numerics_class class_of_op(const fd_bound_args *args, int64_t n) {
+    const fd_op_args *op = args->op;
+    fd_numerics_class c = *args->numerics;
+    if (c.u_shown > 0 && has_few_bits(args, n)) c = fd_numerics_class_shown(&c);
+    bool unsure = c.u_factor > 0 && op->weight[0] && !fd_dot_repeats_factors(&c, op->node, op->weight[0]);
+    if (unsure) c.u_in = c.u_factor;
+    return c;
+}
+
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     const fd_op_args *op = args->op;
-    const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
+    const int64_t stride = fd_node_row_stride(op->node, op->n_kv);
+    const fd_numerics_class own = class_of_op(args, op->n_pos * stride),
+                            inside = fd_numerics_class_inside_attention(&own);
     fd_op kind = op->node->op;
     bool hidden = kind == FD_OP_ATTN_SCORES || kind == FD_OP_ATTN_ALIBI || kind == FD_OP_ATTN_SOFTMAX;
     fd_bound_work work = {.args = args,
                           .op = op,
                           .node = op->node,
-                          .c = hidden ? &inside : args->numerics,
+                          .c = hidden ? &inside : &own,
                           .inside = &inside,
                           .tau = tau};
-    work.stride = fd_node_row_stride(op->node, op->n_kv);
+    work.stride = stride;
     work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
     for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;
     if (args->numerics->exact) return FD_OK;

@@ -1,12 +1,19 @@
 #include "compare/bounds/dot_inputs.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/gguf/quant.h"
 
+enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
+
 int32_t fd_dot_block(fd_dot_type type) {
     return type == FD_DOT_Q8_0 || type == FD_DOT_INT8 ? 32 : type == FD_DOT_Q8_K ? 256 : 1;
+}
+
+static fd_dot_type type_of_roundoff(double u) {
+    return u > 0x1p-11 ? FD_DOT_BF16 : FD_DOT_F16;
 }
 
 static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
@@ -16,12 +23,19 @@ static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
     return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
 }
 
+bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight) {
+    return c->u_factor > 0 && node->layer >= 0 && !strstr(weight->name, "ffn_gate_inp");
+}
+
 fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, int slot) {
     if (!c || !c->replays_inputs || slot != 0) return FD_DOT_AS_IS;
+    bool of_class = weight && c->u_factor > 0;
+    if (of_class && !fd_dot_repeats_factors(c, node, weight)) return FD_DOT_AS_IS;
     switch (node->op) {
     case FD_OP_MATMUL:
     case FD_OP_HEAD_MATMUL:
-    case FD_OP_EXPERT_MATMUL: return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
+    case FD_OP_EXPERT_MATMUL: if (of_class) return type_of_roundoff(c->u_factor);
+        return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX: return c->u_kv > 0 && !c->own_attention ? FD_DOT_F16 : FD_DOT_AS_IS;
     default: return FD_DOT_AS_IS;
@@ -44,7 +58,20 @@ bool fd_class_makes_blocks(const fd_numerics_class *c, const fd_graph *graph) {
     return widest_block(c, graph) > 1;
 }
 
+/* A product that ggml's kernels multiply otherwise. */
+static bool has_other_factors(const fd_numerics_class *c, const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->weight[0] < 0) continue;
+        const fd_weight *weight = &graph->weights[node->weight[0]];
+        fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
+        if (type != FD_DOT_AS_IS && type != beside(c, weight->dtype)) return true;
+    }
+    return false;
+}
+
 bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
+    if (c->u_factor > 0) return c->u_shown > 0 || has_other_factors(c, graph);
     return !c->own_attention || widest_block(c, graph) > (c->own_blocks ? 1 : 0);
 }
 
@@ -133,4 +160,26 @@ void fd_dot_round_input(fd_dot_type type, const fd_graph *graph, const fd_node *
     for (int64_t i = 0; i < n_row * width; i++) rows[i] *= scale;
     fd_dot_round(type, rows, n_row, width);
     for (int64_t i = 0; i < n_row * width; i++) rows[i] /= scale;
+}
+
+fd_code fd_dot_round_weight(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, fd_weight *out,
+                            fd_error *err) {
+    *out = *weight;
+    out->data = NULL;
+    fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
+    bool fits = weight->dtype == (type == FD_DOT_F16 ? FD_F16 : FD_BF16);
+    if (type == FD_DOT_AS_IS || !(c->u_factor > 0) || fits) return FD_OK;
+    int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+    out->dtype = FD_F32;
+    out->bytes = sizeof(float) * (uint64_t)(weight->n_row * weight->n_col);
+    float *rows = malloc(out->bytes);
+    if (!rows) return fd_fail(err, FD_ERR_MEMORY, "%s: rounding it: out of memory", weight->name);
+#pragma omp parallel for if (weight->n_row * weight->n_col > MANY)
+    for (int64_t r = 0; r < weight->n_row; r++) {
+        float *row = rows + r * weight->n_col;
+        fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, row, weight->n_col);
+        fd_dot_round(type, row, 1, weight->n_col);
+    }
+    out->data = rows;
+    return FD_OK;
 }

@@ -38,6 +38,14 @@ void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t 
 
 float fd_dot_round_f16(float x);
 
+/* Rounds such a class this product's factors as replay repeats it? Not those of routers and of the logits, which engines of 16 bits
+ * often leave in binary32. */
+bool fd_dot_repeats_factors(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight);
+
+/* *out is the weight as the class multiplies it, in binary32, its data owned by the caller; data NULL: it stays as it is. */
+fd_code fd_dot_round_weight(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, fd_weight *out,
+                            fd_error *err);
+
 /* Does the class round otherwise than one before it does, beside this model's weights? */
 bool fd_class_is_another(const fd_numerics_class *numerics, const fd_graph *graph);
 
