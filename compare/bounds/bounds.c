@@ -4,6 +4,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
+#include "model/weight_rows.h"
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_bound_##name,
@@ -184,7 +185,7 @@ static void add_output_error(const fd_bound_work *work) {
     }
 }
 
-/* All rows, as recorded, or none was. */
+/* All rows have, as recorded, or none was recorded. */
 static bool has_few_bits(const fd_bound_args *args, int64_t n) {
     int digits = digits_of(args->numerics->u_shown);
     for (int64_t i = 0; args->candidate && i < n; i++)
@@ -192,11 +193,24 @@ static bool has_few_bits(const fd_bound_args *args, int64_t n) {
     return true;
 }
 
+/* A product that had, before a bias of binary32 was added: what is left without it lies as near to such a value as the addition
+ * rounds. Of other values one in thousands does. */
+static bool had_few_bits(const fd_bound_args *args, int64_t n) {
+    const fd_weight *bias = args->op->node->op == FD_OP_MATMUL ? args->op->weight[1] : NULL;
+    double u = args->numerics->u_shown;
+    for (int64_t i = 0; bias && i < n; i++) {
+        double b = (double)fd_weight_element(bias, i % bias->n_col), c = args->candidate[i], x = c - b;
+        double step = ldexp(2 * u, ilogb(x)), off = fabs(x / step - rint(x / step)) * step;
+        if (x != 0 && !(off <= 0x1p-23 * (fabs(c) + fabs(b)))) return false;
+    }
+    return bias != NULL;
+}
+
 /* Where the class leaves it to the op what is rounded. */
 static fd_numerics_class class_of_op(const fd_bound_args *args, int64_t n) {
     const fd_op_args *op = args->op;
     fd_numerics_class c = *args->numerics;
-    if (c.u_shown > 0 && has_few_bits(args, n)) c = fd_numerics_class_shown(&c);
+    if (c.u_shown > 0 && (has_few_bits(args, n) || had_few_bits(args, n))) c = fd_numerics_class_shown(&c);
     bool unsure = c.u_factor > 0 && op->weight[0] && !fd_dot_repeats_factors(&c, op->node, op->weight[0]);
     if (unsure) c.u_in = c.u_factor;
     return c;
@@ -209,12 +223,8 @@ fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
                             inside = fd_numerics_class_inside_attention(&own);
     fd_op kind = op->node->op;
     bool hidden = kind == FD_OP_ATTN_SCORES || kind == FD_OP_ATTN_ALIBI || kind == FD_OP_ATTN_SOFTMAX;
-    fd_bound_work work = {.args = args,
-                          .op = op,
-                          .node = op->node,
-                          .c = hidden ? &inside : &own,
-                          .inside = &inside,
-                          .tau = tau};
+    fd_bound_work work = {
+        .args = args, .op = op, .node = op->node, .c = hidden ? &inside : &own, .inside = &inside, .tau = tau};
     work.stride = stride;
     work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
     for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;

@@ -34,7 +34,8 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     switch (node->op) {
     case FD_OP_MATMUL:
     case FD_OP_HEAD_MATMUL:
-    case FD_OP_EXPERT_MATMUL: if (of_class) return type_of_roundoff(c->u_factor);
+    case FD_OP_EXPERT_MATMUL:
+        if (of_class) return type_of_roundoff(c->u_factor);
         return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX: return c->u_kv > 0 && !c->own_attention ? FD_DOT_F16 : FD_DOT_AS_IS;

@@ -43,8 +43,8 @@ float fd_dot_round_f16(float x);
 bool fd_dot_repeats_factors(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight);
 
 /* *out is the weight as the class multiplies it, in binary32, its data owned by the caller; data NULL: it stays as it is. */
-fd_code fd_dot_round_weight(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, fd_weight *out,
-                            fd_error *err);
+fd_code fd_dot_round_weight(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight,
+                            fd_weight *out, fd_error *err);
 
 /* Does the class round otherwise than one before it does, beside this model's weights? */
 bool fd_class_is_another(const fd_numerics_class *numerics, const fd_graph *graph);

@@ -16,8 +16,7 @@ enum { MANY = 1 << 14 }; /* elements from which threads are worth waking */
 
 /* A product's rows do not depend on each other: the samples and the op itself are rows of one, so that weights are decoded
  * once. */
-static fd_code run_joined(fd_replay *replay, fd_op_args args, const fd_node_state *in, int64_t n_out,
-                          fd_error *err) {
+static fd_code run_joined(fd_replay *replay, fd_op_args args, const fd_node_state *in, int64_t n_out, fd_error *err) {
     int64_t n = replay->n_pos * fd_node_row_stride(&replay->o.graph->nodes[args.node->input[0]], replay->n_kv);
     double *y = args.out, *x = malloc(sizeof *x * (FD_REPLAY_SAMPLES + 1) * (size_t)n);
     if (!x) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
