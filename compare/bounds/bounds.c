@@ -196,10 +196,14 @@ static bool has_few_bits(const fd_bound_args *args, int64_t n) {
 /* A product that had, before a bias of binary32 was added: what is left without it lies as near to such a value as the addition
  * rounds. Of other values one in thousands does. */
 static bool had_few_bits(const fd_bound_args *args, int64_t n) {
-    const fd_weight *bias = args->op->node->op == FD_OP_MATMUL ? args->op->weight[1] : NULL;
+    const fd_op_args *op = args->op;
+    const bool experts = op->node->op == FD_OP_EXPERT_MATMUL;
+    const fd_weight *bias = experts || op->node->op == FD_OP_MATMUL ? op->weight[1] : NULL;
     double u = args->numerics->u_shown;
     for (int64_t i = 0; bias && i < n; i++) {
-        double b = (double)fd_weight_element(bias, i % bias->n_col), c = args->candidate[i], x = c - b;
+        int64_t row = experts ? fd_expert_of(((const double *)op->in[1])[i / bias->n_col], bias->n_row) : 0;
+        if (row < 0) return false;
+        double b = (double)fd_weight_row_element(bias, row, i % bias->n_col), c = args->candidate[i], x = c - b;
         double step = ldexp(2 * u, ilogb(x)), off = fabs(x / step - rint(x / step)) * step;
         if (x != 0 && !(off <= 0x1p-23 * (fabs(c) + fabs(b)))) return false;
     }

@@ -42,11 +42,19 @@ static bool may_leave_narrow(const fd_evidence *e, const fd_numerics_class *c, c
     return c->u_out > 0x1p-24 || c->u_shown > 0 || of_sum || (node->op == FD_OP_GELU && fd_gelu_is_table(c, node));
 }
 
+/* Logits may be rounded at the end, which says nothing of products. */
+static bool is_only_product(const fd_evidence *e, const fd_node *node) {
+    for (int32_t i = 0; i < e->graph->n_node && node->layer < 0; i++)
+        if (e->seen[i] && is_product(e->graph->nodes[i].op) && i != node->id) return false;
+    return node->layer < 0;
+}
+
 /* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does
  * not say unless its sums live in 16 bits, or it reads them from such a table. */
 static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
     bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
-    return e->stored[node->id] && !is_copy(node) && narrow && !may_leave_narrow(e, c, node);
+    return e->stored[node->id] && !is_copy(node) && narrow && !is_only_product(e, node) &&
+           !may_leave_narrow(e, c, node);
 }
 
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
