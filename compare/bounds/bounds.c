@@ -74,8 +74,8 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const double *x = work->in[i];
     if (c->typical && c->u_out > 0x1p-24) return; /* they were rounded to that type as results */
     fd_dot_type dot = fd_dot_type_of(c, work->node, work->op->weight[0], i);
-    if (fd_dot_block(dot) > 1) {
-        fd_bound_flips(x, e, n, fd_dot_block(dot), 127, e);
+    if (fd_dot_is_blocks(dot)) {
+        fd_bound_flips(x, e, n, fd_dot_block(dot, work->op->weight[0]->n_col), 127, e);
         return;
     }
     switch (work->node->op) {
@@ -112,7 +112,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     }
 }
 
-void fd_bound_flips(const double *x, const double *e, int64_t n, int32_t block, double largest, double *to) {
+void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double largest, double *to) {
     for (int64_t at = 0; at + block <= n; at += block) {
         double most = 0;
         for (int64_t i = at; i < at + block; i++) most = fmax(most, fabs(x[i]));

@@ -27,6 +27,9 @@
 /* Autocast, and engines that cast where they multiply: the rest may be of 32 bits or not. */
 #define MIXED(u, tiny) REPEATED_FACTORS(u, tiny), .u_attn = (u), .u_kv = (u), .u_shown = (u)
 
+/* The step of a row whose largest element is four to five times its root mean square, by √12. */
+#define INT8_ROWS REPEATED_FACTORS(0x1p-5, TINY32), .int8_rows = true
+
 static const fd_numerics_class table[] = {
     {.name = "exact", .summary = "the numerics contract, bit for bit", .exact = true},
     {.name = "f64", .summary = "binary64 throughout", .u_acc = U64, .u_op = U64, .u_out = U64},
@@ -43,6 +46,8 @@ static const fd_numerics_class table[] = {
      .own_blocks = true,
      .u_acc = U32,
      F32_OPS},
+    {.name = "int8-rows", .summary = "activations in int8 with one scale a row, else binary32", INT8_ROWS},
+    {.name = "w8a8", .summary = "activations and weights in int8 with one scale a row, else binary32", INT8_ROWS, .int8_weights = true},
     {.name = "f16-f32kv",
      .summary = "binary32 with both factors of products in binary16",
      REPEATED_FACTORS(UF16, TINYF16)},
@@ -65,6 +70,8 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
+    {.name = "int8-rows-f16kv", .summary = "int8-rows with a binary16 K/V cache", INT8_ROWS, .u_kv = UF16},
+    {.name = "w8a8-f16kv", .summary = "w8a8 with a binary16 K/V cache", INT8_ROWS, .int8_weights = true, .u_kv = UF16},
     {.name = "ggml-cpu",
      .summary = "ggml-cpu-f32kv with a binary16 K/V cache and its factors in binary16",
      .replays_inputs = true,

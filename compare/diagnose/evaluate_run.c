@@ -17,6 +17,7 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
     if (id < 0 || weight->data != graph->weights[id].data) return false;
     const fd_numerics_class *c = bench->request->numerics;
     fd_dot_type type = c && fd_dot_repeats_factors(c, node, weight) ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
+    if (c && c->int8_rows && !c->int8_weights) type = FD_DOT_AS_IS;
     if (type == FD_DOT_AS_IS && (node->op != FD_OP_MATMUL || weight->dtype == FD_F32)) return false;
     int64_t n = weight->n_row * weight->n_col, row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
     if (!bench->wide[id] && n <= bench->wide_left && fd_can_dequantize(weight->dtype)) {

@@ -13,8 +13,8 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
            h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
 }
 
-/* The element of the right row that stands at element i of the faulty one. */
-static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+/* The element of the right row that stands at element i of the faulty one; beyond the row where it has not these heads. */
+static int64_t place_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
     int64_t n_head = node->n_dim == 2 ? node->shape[0] : 1, dim = width / n_head, head = i / dim, d = i % dim;
     int64_t half = dim / 2;
     switch ((fd_order_rule)h->which) {
@@ -36,6 +36,17 @@ static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i,
     case FD_ORDER_COUNT: break;
     }
     return i;
+}
+
+static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
+    const int64_t from = place_of(h, node, i, width);
+    return from >= 0 && from < width ? from : i;
+}
+
+/* What was found of Q is asked of K, too, whose rows may be narrower: then it says nothing of them. */
+static bool has_elements(const fd_hypothesis *h, const fd_output_rows *out) {
+    const bool there = h->guess != FD_GUESS_COPY || (out->other && h->n + h->end - h->first <= out->other_width);
+    return h->end <= out->width && there;
 }
 
 /* Which row stands in the place of `row`. Positions, so that the same can be asked of another step. */
@@ -104,7 +115,7 @@ static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const 
 }
 
 static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
-    for (int64_t r = 0; r < out->n_row && out->other; r++)
+    for (int64_t r = 0; r < out->n_row; r++)
         memcpy(out->rows + r * out->width + h->first, out->other + r * out->other_width + h->n,
                sizeof *out->rows * (size_t)(h->end - h->first));
 }
@@ -122,7 +133,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++) rows[i] = clamped(h, rows[i]);
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, NULL);
-    if (h->guess == FD_GUESS_COPY) copy_elements(h, out);
+    if (h->guess == FD_GUESS_COPY && has_elements(h, out)) copy_elements(h, out);
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
@@ -133,7 +144,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
     int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
-    for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS; r++)
+    for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS && has_elements(h, out); r++)
         memcpy(rows + r * width + first, scratch + row_source(h, out, r) * width + first,
                sizeof *rows * (size_t)(end - first));
 }

@@ -103,7 +103,7 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
     *out = NULL;
     if (type == FD_DOT_AS_IS || !in->samples[0]) return FD_OK;
     int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
-    int64_t n = replay->n_pos * width, block = fd_dot_block(type);
+    int64_t n = replay->n_pos * width, block = weight ? fd_dot_block(type, weight->n_col) : 1;
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     double of_value = type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7; /* where values are rounded by themselves */
