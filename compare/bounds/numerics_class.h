@@ -33,12 +33,13 @@ typedef struct fd_numerics_class {
     double u_kv;        /* rows of the K/V cache */
     double u_acc_f16;   /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
     double u_factor;    /* both factors of products with weights, which a replay repeats; logits' and routers' may be */
-    bool int8_rows;     /* these factors are int8, with a scale in binary32 for each row of activations; u_factor: about what
+    bool
+        int8_rows; /* these factors are int8, with a scale in binary32 for each row of activations; u_factor: about what
                            that is */
-    bool int8_weights;  /* and for each row of weights; else these stay as they are */
-    double u_shown;     /* results whose recorded values all have so few bits, and results that are not recorded */
-    bool typical;       /* bounds are what roundings leave as a rule (fd_numerics_class_typical) */
-    bool fast_math;     /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
+    bool int8_weights; /* and for each row of weights; else these stay as they are */
+    double u_shown;    /* results whose recorded values all have so few bits, and results that are not recorded */
+    bool typical;      /* bounds are what roundings leave as a rule (fd_numerics_class_typical) */
+    bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
 /* Rows of an unrecorded cache are rounded to binary16 by the replay itself, because nothing else is done to them. */
