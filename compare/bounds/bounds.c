@@ -4,6 +4,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
+#include "model/weight_rows.h"
 
 static void (*const by_op[FD_OP_COUNT])(const fd_bound_work *) = {
 #define FD_OP(ENUM, name, n_input, summary) [FD_OP_##ENUM] = fd_bound_##name,
@@ -24,7 +25,8 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
-    if ((c->q8_activations || c->replays_inputs) && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
+    bool blocks = c->q8_activations || (c->replays_inputs && !(c->u_factor > 0));
+    if (blocks && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
@@ -72,8 +74,8 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const double *x = work->in[i];
     if (c->typical && c->u_out > 0x1p-24) return; /* they were rounded to that type as results */
     fd_dot_type dot = fd_dot_type_of(c, work->node, work->op->weight[0], i);
-    if (fd_dot_block(dot) > 1) {
-        fd_bound_flips(x, e, n, fd_dot_block(dot), 127, e);
+    if (fd_dot_is_blocks(dot)) {
+        fd_bound_flips(x, e, n, fd_dot_block(dot, work->op->weight[0]->n_col), 127, e);
         return;
     }
     switch (work->node->op) {
@@ -110,7 +112,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     }
 }
 
-void fd_bound_flips(const double *x, const double *e, int64_t n, int32_t block, double largest, double *to) {
+void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double largest, double *to) {
     for (int64_t at = 0; at + block <= n; at += block) {
         double most = 0;
         for (int64_t i = at; i < at + block; i++) most = fmax(most, fabs(x[i]));
@@ -183,18 +185,51 @@ static void add_output_error(const fd_bound_work *work) {
     }
 }
 
+/* All rows have, as recorded, or none was recorded. */
+static bool has_few_bits(const fd_bound_args *args, int64_t n) {
+    int digits = digits_of(args->numerics->u_shown);
+    for (int64_t i = 0; args->candidate && i < n; i++)
+        if (fd_rounding_error(args->candidate[i], digits, args->numerics->tiny_in) > 0) return false;
+    return true;
+}
+
+/* A product that had, before a bias of binary32 was added: what is left without it lies as near to such a value as the addition
+ * rounds. Of other values one in thousands does. */
+static bool had_few_bits(const fd_bound_args *args, int64_t n) {
+    const fd_op_args *op = args->op;
+    const bool experts = op->node->op == FD_OP_EXPERT_MATMUL;
+    const fd_weight *bias = experts || op->node->op == FD_OP_MATMUL ? op->weight[1] : NULL;
+    double u = args->numerics->u_shown;
+    for (int64_t i = 0; bias && i < n; i++) {
+        int64_t row = experts ? fd_expert_of(((const double *)op->in[1])[i / bias->n_col], bias->n_row) : 0;
+        if (row < 0) return false;
+        double b = (double)fd_weight_row_element(bias, row, i % bias->n_col), c = args->candidate[i], x = c - b;
+        double step = ldexp(2 * u, ilogb(x)), off = fabs(x / step - rint(x / step)) * step;
+        if (x != 0 && !(off <= 0x1p-23 * (fabs(c) + fabs(b)))) return false;
+    }
+    return bias != NULL;
+}
+
+/* Where the class leaves it to the op what is rounded. */
+static fd_numerics_class class_of_op(const fd_bound_args *args, int64_t n) {
+    const fd_op_args *op = args->op;
+    fd_numerics_class c = *args->numerics;
+    if (c.u_shown > 0 && (has_few_bits(args, n) || had_few_bits(args, n))) c = fd_numerics_class_shown(&c);
+    bool unsure = c.u_factor > 0 && op->weight[0] && !fd_dot_repeats_factors(&c, op->node, op->weight[0]);
+    if (unsure) c.u_in = c.u_factor;
+    return c;
+}
+
 fd_code fd_bound(const fd_bound_args *args, double *tau, fd_error *err) {
     const fd_op_args *op = args->op;
-    const fd_numerics_class inside = fd_numerics_class_inside_attention(args->numerics);
+    const int64_t stride = fd_node_row_stride(op->node, op->n_kv);
+    const fd_numerics_class own = class_of_op(args, op->n_pos * stride),
+                            inside = fd_numerics_class_inside_attention(&own);
     fd_op kind = op->node->op;
     bool hidden = kind == FD_OP_ATTN_SCORES || kind == FD_OP_ATTN_ALIBI || kind == FD_OP_ATTN_SOFTMAX;
-    fd_bound_work work = {.args = args,
-                          .op = op,
-                          .node = op->node,
-                          .c = hidden ? &inside : args->numerics,
-                          .inside = &inside,
-                          .tau = tau};
-    work.stride = fd_node_row_stride(op->node, op->n_kv);
+    fd_bound_work work = {
+        .args = args, .op = op, .node = op->node, .c = hidden ? &inside : &own, .inside = &inside, .tau = tau};
+    work.stride = stride;
     work.y = (const double *)op->out + (op->node->op == FD_OP_KV_WRITE ? op->pos0 * work.stride : 0);
     for (int64_t i = 0; i < op->n_pos * work.stride; i++) tau[i] = 0;
     if (args->numerics->exact) return FD_OK;

@@ -1,12 +1,29 @@
 #include "compare/bounds/dot_inputs.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/gguf/quant.h"
 
-int32_t fd_dot_block(fd_dot_type type) {
-    return type == FD_DOT_Q8_0 || type == FD_DOT_INT8 ? 32 : type == FD_DOT_Q8_K ? 256 : 1;
+enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
+
+int64_t fd_dot_block(fd_dot_type type, int64_t n_col) {
+    switch (type) {
+    case FD_DOT_Q8_0:
+    case FD_DOT_INT8: return 32;
+    case FD_DOT_Q8_K: return 256;
+    case FD_DOT_INT8_ROW: return n_col;
+    default: return 1;
+    }
+}
+
+bool fd_dot_is_blocks(fd_dot_type type) {
+    return fd_dot_block(type, 2) > 1;
+}
+
+static fd_dot_type type_of_class(const fd_numerics_class *c) {
+    return c->int8_rows ? FD_DOT_INT8_ROW : c->u_factor > 0x1p-11 ? FD_DOT_BF16 : FD_DOT_F16;
 }
 
 static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
@@ -16,12 +33,20 @@ static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
     return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
 }
 
+bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight) {
+    return c->u_factor > 0 && node->layer >= 0 && !strstr(weight->name, "ffn_gate_inp");
+}
+
 fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, int slot) {
     if (!c || !c->replays_inputs || slot != 0) return FD_DOT_AS_IS;
+    bool of_class = weight && c->u_factor > 0;
+    if (of_class && !fd_dot_repeats_factors(c, node, weight)) return FD_DOT_AS_IS;
     switch (node->op) {
     case FD_OP_MATMUL:
     case FD_OP_HEAD_MATMUL:
-    case FD_OP_EXPERT_MATMUL: return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
+    case FD_OP_EXPERT_MATMUL:
+        if (of_class) return type_of_class(c);
+        return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX: return c->u_kv > 0 && !c->own_attention ? FD_DOT_F16 : FD_DOT_AS_IS;
     default: return FD_DOT_AS_IS;
@@ -29,13 +54,14 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
 }
 
 /* The widest block that products of the model read; 0: none rounds what it reads. */
-static int32_t widest_block(const fd_numerics_class *c, const fd_graph *graph) {
-    int32_t widest = 0;
+static int64_t widest_block(const fd_numerics_class *c, const fd_graph *graph) {
+    int64_t widest = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph->weights[node->weight[0]];
         fd_dot_type type = weight ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
-        if (type != FD_DOT_AS_IS && fd_dot_block(type) > widest) widest = fd_dot_block(type);
+        if (type != FD_DOT_AS_IS && fd_dot_block(type, weight->n_col) > widest)
+            widest = fd_dot_block(type, weight->n_col);
     }
     return widest;
 }
@@ -44,7 +70,20 @@ bool fd_class_makes_blocks(const fd_numerics_class *c, const fd_graph *graph) {
     return widest_block(c, graph) > 1;
 }
 
+/* A product that ggml's kernels multiply otherwise. */
+static bool has_other_factors(const fd_numerics_class *c, const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->weight[0] < 0) continue;
+        const fd_weight *weight = &graph->weights[node->weight[0]];
+        fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
+        if (type != FD_DOT_AS_IS && type != beside(c, weight->dtype)) return true;
+    }
+    return false;
+}
+
 bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
+    if (c->u_factor > 0) return c->u_shown > 0 || has_other_factors(c, graph);
     return !c->own_attention || widest_block(c, graph) > (c->own_blocks ? 1 : 0);
 }
 
@@ -93,8 +132,16 @@ static void round_block(fd_block_rule rule, bool f16_scale, float *x, int64_t n)
     }
 }
 
+/* As Python's engines do it: divided, ties to even. */
+static void round_int8_row(float *x, int64_t n) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    const float step = most / 127.0f;
+    for (int64_t i = 0; i < n && step > 0; i++) x[i] = step * rintf(x[i] / step);
+}
+
 void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
-    int64_t block = rule == FD_BLOCKS_ROW ? width : fd_dot_block(type);
+    int64_t block = rule == FD_BLOCKS_ROW ? width : fd_dot_block(type, width);
     for (int64_t r = 0; r < n_row; r++) {
         float *x = rows + r * width;
         bool finite = true;
@@ -118,9 +165,10 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         float *x = rows + r * width;
         bool finite = true;
         for (int64_t i = 0; i < width; i++) finite &= isfinite(x[i]) != 0;
-        if (!finite && fd_dot_block(type) > 1) continue;
+        if (!finite && fd_dot_is_blocks(type)) continue;
         for (int64_t i = 0; i < width && type == FD_DOT_F16; i++) x[i] = fd_dot_round_f16(x[i]);
         for (int64_t i = 0; i < width && type == FD_DOT_BF16; i++) x[i] = fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
+        if (type == FD_DOT_INT8_ROW) round_int8_row(x, width);
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
     }
@@ -131,6 +179,31 @@ void fd_dot_round_input(fd_dot_type type, const fd_graph *graph, const fd_node *
     bool scaled = reader->op == FD_OP_ATTN_SCORES && fd_graph_scales_query(graph);
     float scale = scaled && reader->scale > 0 ? reader->scale : 1;
     for (int64_t i = 0; i < n_row * width; i++) rows[i] *= scale;
-    fd_dot_round(type, rows, n_row, width);
+    /* an expert's row is one of several */
+    int64_t own = type == FD_DOT_INT8_ROW ? graph->weights[reader->weight[0]].n_col : width;
+    fd_dot_round(type, rows, n_row * width / own, own);
     for (int64_t i = 0; i < n_row * width; i++) rows[i] /= scale;
+}
+
+fd_code fd_dot_round_weight(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, fd_weight *out,
+                            fd_error *err) {
+    *out = *weight;
+    out->data = NULL;
+    fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
+    bool fits = (type == FD_DOT_F16 && weight->dtype == FD_F16) || (type == FD_DOT_BF16 && weight->dtype == FD_BF16);
+    fits |= c->int8_rows && !c->int8_weights;
+    if (type == FD_DOT_AS_IS || !(c->u_factor > 0) || fits) return FD_OK;
+    int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+    out->dtype = FD_F32;
+    out->bytes = sizeof(float) * (uint64_t)(weight->n_row * weight->n_col);
+    float *rows = malloc(out->bytes);
+    if (!rows) return fd_fail(err, FD_ERR_MEMORY, "%s: rounding it: out of memory", weight->name);
+#pragma omp parallel for if (weight->n_row * weight->n_col > MANY)
+    for (int64_t r = 0; r < weight->n_row; r++) {
+        float *row = rows + r * weight->n_col;
+        fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, row, weight->n_col);
+        fd_dot_round(type, row, 1, weight->n_col);
+    }
+    out->data = rows;
+    return FD_OK;
 }

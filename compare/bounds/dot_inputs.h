@@ -8,8 +8,16 @@
 #include "compare/bounds/numerics_class.h"
 #include "exec/exec.h"
 
-/* FD_DOT_INT8: as FD_DOT_Q8_0, but the scale stays in binary32. */
-typedef enum fd_dot_type { FD_DOT_AS_IS, FD_DOT_F16, FD_DOT_BF16, FD_DOT_Q8_0, FD_DOT_Q8_K, FD_DOT_INT8 } fd_dot_type;
+/* FD_DOT_INT8: as FD_DOT_Q8_0, but the scale stays in binary32; FD_DOT_INT8_ROW: it is that of a row. */
+typedef enum fd_dot_type {
+    FD_DOT_AS_IS,
+    FD_DOT_F16,
+    FD_DOT_BF16,
+    FD_DOT_Q8_0,
+    FD_DOT_Q8_K,
+    FD_DOT_INT8,
+    FD_DOT_INT8_ROW
+} fd_dot_type;
 
 /* How engines make int8 blocks of 32 otherwise, by mistake as a rule. */
 typedef enum fd_block_rule {
@@ -38,6 +46,14 @@ void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t 
 
 float fd_dot_round_f16(float x);
 
+/* Rounds such a class this product's factors as replay repeats it? Not those of routers and of the logits, which engines of 16 bits
+ * often leave in binary32. */
+bool fd_dot_repeats_factors(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight);
+
+/* *out is the weight as the class multiplies it, in binary32, its data owned by the caller; data NULL: it stays as it is. */
+fd_code fd_dot_round_weight(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight,
+                            fd_weight *out, fd_error *err);
+
 /* Does the class round otherwise than one before it does, beside this model's weights? */
 bool fd_class_is_another(const fd_numerics_class *numerics, const fd_graph *graph);
 
@@ -48,7 +64,8 @@ bool fd_class_makes_blocks(const fd_numerics_class *numerics, const fd_graph *gr
  * argument, up to -10 it is 0 (ggml_vec_gelu_f32, ggml_vec_geglu_f32). */
 bool fd_gelu_is_table(const fd_numerics_class *numerics, const fd_node *node);
 
-/* Elements of a block; 1 for float types. */
-int32_t fd_dot_block(fd_dot_type type);
+/* Elements of a block beside rows of n_col; 1 for float types. */
+int64_t fd_dot_block(fd_dot_type type, int64_t n_col);
+bool fd_dot_is_blocks(fd_dot_type type);
 
 #endif

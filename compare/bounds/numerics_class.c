@@ -21,6 +21,15 @@
     .u_in = (u), .u_attn = (u), .tiny_in = (tiny), .u_acc = U32, .u_op = (u), .u_out = (u), .tiny_out = (tiny),        \
     .u_kv = (u)
 
+/* What is rounded before a product with weights follows from the factors alone. */
+#define REPEATED_FACTORS(u, tiny)                                                                                      \
+    .replays_inputs = true, .own_attention = true, .u_factor = (u), .tiny_in = (tiny), .u_acc = U32, F32_OPS
+/* Autocast, and engines that cast where they multiply: the rest may be of 32 bits or not. */
+#define MIXED(u, tiny) REPEATED_FACTORS(u, tiny), .u_attn = (u), .u_kv = (u), .u_shown = (u)
+
+/* The step of a row whose largest element is four to five times its root mean square, by √12. */
+#define INT8_ROWS REPEATED_FACTORS(0x1p-5, TINY32), .int8_rows = true
+
 static const fd_numerics_class table[] = {
     {.name = "exact", .summary = "the numerics contract, bit for bit", .exact = true},
     {.name = "f64", .summary = "binary64 throughout", .u_acc = U64, .u_op = U64, .u_out = U64},
@@ -37,6 +46,17 @@ static const fd_numerics_class table[] = {
      .own_blocks = true,
      .u_acc = U32,
      F32_OPS},
+    {.name = "int8-rows", .summary = "activations in int8 with one scale a row, else binary32", INT8_ROWS},
+    {.name = "w8a8",
+     .summary = "activations and weights in int8 with one scale a row, else binary32",
+     INT8_ROWS,
+     .int8_weights = true},
+    {.name = "f16-f32kv",
+     .summary = "binary32 with both factors of products in binary16",
+     REPEATED_FACTORS(UF16, TINYF16)},
+    {.name = "bf16-f32kv",
+     .summary = "binary32 with both factors of products in bfloat16",
+     REPEATED_FACTORS(UBF16, TINY32)},
     {.name = "f16kv", .summary = "binary32 with a binary16 K/V cache", .u_acc = U32, F32_OPS, .u_kv = UF16},
     {.name = "ggml-cpu-f16kv",
      .summary = "ggml-cpu-f32kv with a binary16 K/V cache and attention in binary32",
@@ -53,6 +73,8 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
+    {.name = "int8-rows-f16kv", .summary = "int8-rows with a binary16 K/V cache", INT8_ROWS, .u_kv = UF16},
+    {.name = "w8a8-f16kv", .summary = "w8a8 with a binary16 K/V cache", INT8_ROWS, .int8_weights = true, .u_kv = UF16},
     {.name = "ggml-cpu",
      .summary = "ggml-cpu-f32kv with a binary16 K/V cache and its factors in binary16",
      .replays_inputs = true,
@@ -67,6 +89,9 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UF16},
+    {.name = "mixed-f16",
+     .summary = "binary16 factors, binary32 sums, some tensors of binary16 as recorded",
+     MIXED(UF16, TINYF16)},
     /* 10 explicit bits. Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
     {.name = "tf32",
      .summary = "TF32 factors, binary32 sums and tensors",
@@ -135,6 +160,9 @@ static const fd_numerics_class table[] = {
      .u_acc = U32,
      F32_OPS,
      .u_kv = UBF16},
+    {.name = "mixed-bf16",
+     .summary = "bfloat16 factors, binary32 sums, some tensors of bfloat16 as recorded",
+     MIXED(UBF16, TINY32)},
     /* PyTorch's scaled_dot_product_attention with 16-bit tensors: scores, exponentials and sums in binary32; e^(s −
      * max) rounded to the tensors' type before it is multiplied with V. */
     {.name = "hf-f16-fa",
@@ -198,14 +226,22 @@ bool fd_class_leaves_nothing(const fd_numerics_class *c) {
     return !c->exact && cache_alone && c->u_acc > 0 && c->u_acc <= 0x1p-24 && c->u_out <= 0x1p-24;
 }
 
+/* Bounds add the largest errors of the four or more operations of an op. */
+#define TYPICAL_OF_SEVERAL 0.25
+
+fd_numerics_class fd_numerics_class_shown(const fd_numerics_class *class_) {
+    fd_numerics_class narrow = *class_;
+    narrow.u_op = (class_->typical ? TYPICAL_OF_SEVERAL : 1) * class_->u_shown;
+    narrow.u_out = class_->u_shown;
+    narrow.tiny_out = class_->tiny_in;
+    return narrow;
+}
+
 fd_numerics_class fd_numerics_class_inside_attention(const fd_numerics_class *class_) {
     fd_numerics_class inside = *class_;
     if (class_->fused_attention) inside.u_op = inside.u_out = U32, inside.tiny_out = TINY32;
     return inside;
 }
-
-/* Bounds add the largest errors of the four or more operations of an op. */
-#define TYPICAL_OF_SEVERAL 0.25
 
 fd_numerics_class fd_numerics_class_typical(const fd_numerics_class *class_) {
     fd_numerics_class typical = *class_;

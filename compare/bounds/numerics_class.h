@@ -32,8 +32,14 @@ typedef struct fd_numerics_class {
     double tiny_out;    /* spacing of its type's subnormals, or what an engine flushes to 0 */
     double u_kv;        /* rows of the K/V cache */
     double u_acc_f16;   /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
-    bool typical;       /* bounds are what roundings leave as a rule (fd_numerics_class_typical) */
-    bool fast_math;     /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
+    double u_factor;    /* both factors of products with weights, which a replay repeats; logits' and routers' may be */
+    bool
+        int8_rows; /* these factors are int8, with a scale in binary32 for each row of activations; u_factor: about what
+                           that is */
+    bool int8_weights; /* and for each row of weights; else these stay as they are */
+    double u_shown;    /* results whose recorded values all have so few bits, and results that are not recorded */
+    bool typical;      /* bounds are what roundings leave as a rule (fd_numerics_class_typical) */
+    bool fast_math;    /* sin, cos and pow of a GPU's special function unit, as nvcc's -use_fast_math takes */
 } fd_numerics_class;
 
 /* Rows of an unrecorded cache are rounded to binary16 by the replay itself, because nothing else is done to them. */
@@ -48,10 +54,13 @@ bool fd_class_rounds_to_steps(const fd_numerics_class *class_);
 /* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
 bool fd_class_leaves_nothing(const fd_numerics_class *class_);
 
-/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, int8-f32kv, f16kv, ggml-cpu-f16kv, int8-f16kv, ggml-cpu, f16, tf32, q8,
- * llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
+/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, int8-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, f16kv, ggml-cpu-f16kv,
+ * int8-f16kv, int8-rows-f16kv, w8a8-f16kv, ggml-cpu, f16, mixed-f16, tf32, q8, llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, mixed-bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);
+
+/* `class_` where an op's result has as few bits as u_shown says. */
+fd_numerics_class fd_numerics_class_shown(const fd_numerics_class *class_);
 
 /* The class of the ops between q, k, v and attn_out: binary32 where a fused kernel keeps them to itself; else `class_`
  * itself. */

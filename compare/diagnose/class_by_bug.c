@@ -24,7 +24,7 @@ static const fd_node_finding *departing(const fd_attribution *of, int32_t node) 
 }
 
 /* The classes that leave nothing, of engines in binary32. */
-enum { MOST_TIGHT = 8 };
+enum { MOST_TIGHT = 16 };
 
 static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
     return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);

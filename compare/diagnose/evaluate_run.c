@@ -9,12 +9,16 @@
 
 enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
 
-/* The weight of a slot in binary32, which has the same values and so gives the same bits; false: it stays as it is. */
+/* The weight of a slot in binary32, which has the same values and so gives the same bits, or those that the class rounds it to;
+ * false: it stays as it is. */
 static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weight *weight, int slot, fd_weight *out) {
     const fd_graph *graph = bench->request->args.graph;
     int32_t id = node->weight[slot];
-    if (node->op != FD_OP_MATMUL || id < 0 || weight->data != graph->weights[id].data || weight->dtype == FD_F32)
-        return false;
+    if (id < 0 || weight->data != graph->weights[id].data) return false;
+    const fd_numerics_class *c = bench->request->numerics;
+    fd_dot_type type = c && fd_dot_repeats_factors(c, node, weight) ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
+    if (c && c->int8_rows && !c->int8_weights) type = FD_DOT_AS_IS;
+    if (type == FD_DOT_AS_IS && (node->op != FD_OP_MATMUL || weight->dtype == FD_F32)) return false;
     int64_t n = weight->n_row * weight->n_col, row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
     if (!bench->wide[id] && n <= bench->wide_left && fd_can_dequantize(weight->dtype)) {
         bench->wide[id] = malloc(sizeof **bench->wide * (size_t)n);
@@ -22,9 +26,11 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
         bench->wide_left -= n;
         float *wide = bench->wide[id];
 #pragma omp parallel for if (n > MANY)
-        for (int64_t r = 0; r < weight->n_row; r++)
-            fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, wide + r * weight->n_col,
-                              weight->n_col);
+        for (int64_t r = 0; r < weight->n_row; r++) {
+            float *row = wide + r * weight->n_col;
+            fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, row, weight->n_col);
+            fd_dot_round(type, row, 1, weight->n_col);
+        }
     }
     *out = *weight;
     out->dtype = FD_F32;

@@ -111,7 +111,7 @@ static fd_code try_partials(fd_trial *t, const fd_node *node, fd_error *err) {
 static fd_code try_blocks(fd_trial *t, const fd_node *node, fd_error *err) {
     const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph_of(t)->weights[node->weight[0]];
     fd_dot_type type = fd_dot_type_of(t->all.request->numerics, node, weight, 0);
-    for (int rule = 0; rule < FD_BLOCKS_COUNT && fd_dot_block(type) > 1 && !fd_trial_fits(t); rule++) {
+    for (int rule = 0; rule < FD_BLOCKS_COUNT && fd_dot_is_blocks(type) && !fd_trial_fits(t); rule++) {
         fd_hypothesis h = {.guess = FD_GUESS_BLOCKS, .node = node->id, .which = rule};
         FD_TRY(fd_trial_try(t, &h, err));
         h = (fd_hypothesis){.guess = FD_GUESS_BLOCKS, .node = -1, .layer = FD_ANY_LAYER, .which = rule};

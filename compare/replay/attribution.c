@@ -147,7 +147,8 @@ static bool decides_nothing(const attributing *a, int32_t node) {
     const fd_node_finding *f = &a->vague[node];
     if (f->finding == FD_FOUND_NOTHING) return false;
     bool few_choices = a->n_choice[node] == f->n_odd && FEW_CHOICES * f->n_odd <= a->n_row[node];
-    return !few_choices && !(a->leaves_nothing && a->out->suspect[node].finding == FD_FOUND_NOTHING);
+    return !few_choices &&
+           !(a->leaves_nothing && !a->residuals.unsure[node] && a->out->suspect[node].finding == FD_FOUND_NOTHING);
 }
 
 static void count_inconclusive(attributing *a) {

@@ -35,12 +35,26 @@ static bool through_a_part(const fd_evidence *e, int32_t node) {
     return false;
 }
 
+/* Sums of binary16 leave its values, which those of bfloat16 are not as a rule. */
+static bool may_leave_narrow(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
+    double u = is_product(node->op) ? fmax(c->u_acc, c->u_acc_f16) : node->op == FD_OP_ATTN_MIX ? c->u_mix : 0;
+    bool of_sum = fmax(u, of_attention(node->op) ? c->u_acc : 0) > 0x1p-24 && e->wide[2 * node->id + 1];
+    return c->u_out > 0x1p-24 || c->u_shown > 0 || of_sum || (node->op == FD_OP_GELU && fd_gelu_is_table(c, node));
+}
+
+/* Logits may be rounded at the end, which says nothing of products. */
+static bool is_only_product(const fd_evidence *e, const fd_node *node) {
+    for (int32_t i = 0; i < e->graph->n_node && node->layer < 0; i++)
+        if (e->seen[i] && is_product(e->graph->nodes[i].op) && i != node->id) return false;
+    return node->layer < 0;
+}
+
 /* Values that all have a 16-bit form in an engine of 32-bit tensors: this op rounds its result, which the class does
  * not say unless its sums live in 16 bits, or it reads them from such a table. */
 static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
     bool narrow = !e->wide[2 * node->id] || !e->wide[2 * node->id + 1];
-    if (node->op == FD_OP_GELU && fd_gelu_is_table(c, node)) return false;
-    return c->u_out <= 0x1p-24 && !fd_class_sums_in_16_bits(c) && e->stored[node->id] && !is_copy(node) && narrow;
+    return e->stored[node->id] && !is_copy(node) && narrow && !is_only_product(e, node) &&
+           !may_leave_narrow(e, c, node);
 }
 
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
@@ -68,6 +82,7 @@ static tally count_repeated(const fd_class_case *c, int32_t node) {
     for (int32_t p = 0; p < e->n_slot; p++) {
         int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
+        if (c->rows[at].through && c->numerics->u_shown > 0) continue; /* bounds that have room say nothing */
         t.rounded++;
         /* through unrecorded tensors the bounds have room for anything, but nothing is left of what is repeated; of what is
          * lost to the other side of steps, less than the finest leaves */

@@ -24,6 +24,8 @@ struct fd_replay {
     fd_node_state *state;    /* [n_node]; owned */
     uint32_t k_type, v_type; /* FD_Q8_0, Q4_0, …: the trace says that rows of K, of V, are such blocks; else FD_F32 */
     int32_t pos0, n_pos, n_kv;
+    fd_weight rounded_weight;              /* the last one that the class rounds; its data is owned */
+    int32_t rounded;                       /* which node's; -1: none */
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */
     double
@@ -42,7 +44,7 @@ fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **
 
 /* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
-fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err);
+fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);
 
 /* ---- perturb.c ---- */
 

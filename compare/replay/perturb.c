@@ -16,8 +16,7 @@ enum { MANY = 1 << 14 }; /* elements from which threads are worth waking */
 
 /* A product's rows do not depend on each other: the samples and the op itself are rows of one, so that weights are decoded
  * once. */
-static fd_code run_joined(const fd_replay *replay, fd_op_args args, const fd_node_state *in, int64_t n_out,
-                          fd_error *err) {
+static fd_code run_joined(fd_replay *replay, fd_op_args args, const fd_node_state *in, int64_t n_out, fd_error *err) {
     int64_t n = replay->n_pos * fd_node_row_stride(&replay->o.graph->nodes[args.node->input[0]], replay->n_kv);
     double *y = args.out, *x = malloc(sizeof *x * (FD_REPLAY_SAMPLES + 1) * (size_t)n);
     if (!x) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
@@ -104,7 +103,7 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
     *out = NULL;
     if (type == FD_DOT_AS_IS || !in->samples[0]) return FD_OK;
     int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
-    int64_t n = replay->n_pos * width, block = fd_dot_block(type);
+    int64_t n = replay->n_pos * width, block = weight ? fd_dot_block(type, weight->n_col) : 1;
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     double of_value = type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7; /* where values are rounded by themselves */

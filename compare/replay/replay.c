@@ -58,6 +58,7 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
     fd_replay *replay = calloc(1, sizeof *replay);
     if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
     replay->o = *options;
+    replay->rounded = -1;
     read_kv_types(replay);
     fd_code code = find_nodes(replay, err);
     if (code != FD_OK) {
@@ -90,6 +91,7 @@ void fd_replay_close(fd_replay *replay) {
     if (!replay) return;
     for (int32_t i = 0; replay->state && i < replay->o.graph->n_node; i++) drop_state(&replay->state[i]);
     drop_node_rows(replay);
+    free((void *)replay->rounded_weight.data);
     free(replay->recorded);
     free(replay->state);
     free(replay->in_trace);

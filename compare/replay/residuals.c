@@ -17,6 +17,18 @@ static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cach
         }
 }
 
+/* Nodes that are computed through logits or a router whose factors the class may round. */
+static void find_unsure(const fd_graph *graph, const fd_numerics_class *c, const fd_trace *trace, bool *unsure) {
+    for (int32_t i = 0; i < graph->n_node && c->u_factor > 0; i++) {
+        const fd_node *node = &graph->nodes[i];
+        unsure[i] = node->op == FD_OP_MATMUL && !fd_dot_repeats_factors(c, node, &graph->weights[node->weight[0]]);
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = node->input[k];
+            if (in >= 0 && !fd_trace_has_data(trace, graph->nodes[in].name)) unsure[i] |= unsure[in];
+        }
+    }
+}
+
 fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
                           int32_t n_pos, fd_residuals *out, fd_error *err) {
     size_t n = (size_t)graph->n_node * (size_t)n_pos;
@@ -26,10 +38,12 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     out->far = calloc(n + 1, sizeof *out->far);
     out->odd = calloc((size_t)graph->n_node * FD_FIRST_COUNT, sizeof *out->odd);
     out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
-    if (!out->left || !out->far || !out->odd || !out->cached)
+    out->unsure = calloc((size_t)graph->n_node, sizeof *out->unsure);
+    if (!out->left || !out->far || !out->odd || !out->cached || !out->unsure)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
+    find_unsure(graph, numerics, trace, out->unsure);
     out->blocks = fd_class_makes_blocks(numerics, graph);
     return FD_OK;
 }
@@ -39,6 +53,7 @@ void fd_residuals_free(fd_residuals *r) {
     free(r->far);
     free(r->odd);
     free(r->cached);
+    free(r->unsure);
     *r = (fd_residuals){0};
 }
 
@@ -78,6 +93,7 @@ static void note_first(fd_node_finding *first, const fd_attribution_row *row, co
 bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_node_finding *finding) {
     int32_t id = row->node->id;
     if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
+    if (r->unsure[id]) return false;
     double oddness = fd_row_oddness(row);
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
     bool far = !(oddness <= 1) && !(fd_row_left(row) <= BEYOND_STEPS);

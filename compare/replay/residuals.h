@@ -35,6 +35,7 @@ typedef struct fd_residuals {
     fd_node_finding
         *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step, not tiny; owned */
     bool *cached; /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
+    bool *unsure; /* [n_node] computed through a product that the class may round or not; owned */
     bool blocks;  /* the class makes int8 blocks of what this model's products read */
 } fd_residuals;
 

@@ -139,11 +139,26 @@ static fd_code run_gelu_table(const fd_replay *replay, fd_op_args args, fd_error
     return FD_OK;
 }
 
-fd_code fd_replay_run_f64(const fd_replay *replay, fd_op_args args, fd_error *err) {
+/* Of the same node as before it is there: samples read it, too. */
+static fd_code round_weight(fd_replay *replay, fd_op_args *args, fd_error *err) {
+    const fd_weight *own = args->weight[0];
+    if (!own || !(replay->o.numerics->u_factor > 0)) return FD_OK;
+    if (replay->rounded != args->node->id) {
+        free((void *)replay->rounded_weight.data);
+        replay->rounded_weight.data = NULL;
+        replay->rounded = args->node->id;
+        FD_TRY(fd_dot_round_weight(replay->o.numerics, args->node, own, &replay->rounded_weight, err));
+    }
+    if (replay->rounded_weight.data) args->weight[0] = &replay->rounded_weight;
+    return FD_OK;
+}
+
+fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
     if (fd_gelu_is_table(replay->o.numerics, node)) return run_gelu_table(replay, args, err);
     fd_dot_type type = dot_type(replay, &args);
     double *copy = NULL;
+    FD_TRY(round_weight(replay, &args, err));
     if (type != FD_DOT_AS_IS) {
         const fd_node *from = &replay->o.graph->nodes[node->input[0]];
         const double *rows = args.in[0];

@@ -22,6 +22,7 @@ static step step_of(fd_dot_type type) {
     case FD_DOT_BF16: return (step){0x1p-8, 0.5};
     case FD_DOT_Q8_0:
     case FD_DOT_Q8_K:
+    case FD_DOT_INT8_ROW:
     case FD_DOT_INT8: return (step){0x1p-7, 0.25};
     default: return (step){0, 0};
     }
@@ -43,7 +44,7 @@ static void count_product(search *s, const fd_node *node) {
     if (node->weight[0] < 0) return;
     fd_dot_type type = fd_dot_type_of(s->numerics, node, &s->graph->weights[node->weight[0]], 0);
     step to = step_of(type);
-    int32_t in = node->input[0], kind = fd_dot_block(type) > 1;
+    int32_t in = node->input[0], kind = fd_dot_is_blocks(type);
     if (type == FD_DOT_AS_IS || s->seen[s->graph->n_node + in]) return;
     s->seen[s->graph->n_node + in] = true;
     s->n[kind] += (double)fd_node_elements(&s->graph->nodes[in], 1) * ERROR_BEFORE / to.size;

@@ -1,0 +1,174 @@
+/* Engines that round the factors of their products, and perhaps the products, while the rest is binary32: autocast, JAX,
+ * int8 activations with one scale a row. Each is inferred and sound, and a bug in it is found at its place; rounding in one
+ * kind of product alone is no class. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/report/remarks.h"
+#include "emulate/rounding.h"
+#include "model/gguf/quant.h"
+#include "tests/compare/replay_bench.h"
+
+/* ---- engines ---- */
+
+static void in_bf16(float *row, int64_t n) {
+    fd_round_row(FD_EMULATE_BF16, row, row, n);
+}
+static void in_f16(float *row, int64_t n) {
+    fd_round_row(FD_EMULATE_F16, row, row, n);
+}
+static void in_int8(float *row, int64_t n) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(row[i]));
+    for (int64_t i = 0; i < n && most > 0; i++) row[i] = most / 127 * rintf(row[i] / (most / 127));
+}
+
+typedef void (*round_fn)(float *row, int64_t n);
+
+/* The product of rounded factors; then it is rounded itself, and its bias is added in binary32. NULL: as it is. */
+static void multiply(const fd_op_args *args, round_fn activations, round_fn weights, round_fn result) {
+    const fd_weight *w = args->weight[0], *bias = args->weight[1];
+    int64_t n_row = w->n_row, n_col = w->n_col;
+    float *x = malloc(sizeof *x * (size_t)(args->n_pos * n_col)), *m = malloc(sizeof *m * (size_t)(n_row * n_col));
+    float *added = calloc((size_t)n_row, sizeof *added), *y = args->out;
+    fd_weight rounded = *w;
+    fd_op_args own = *args;
+    cr_assert(x && m && added);
+    memcpy(x, args->in[0], sizeof *x * (size_t)(args->n_pos * n_col));
+    for (int64_t r = 0; r < args->n_pos; r++) activations(x + r * n_col, n_col);
+    for (int64_t r = 0; r < n_row; r++) {
+        fd_dequantize_row(w->dtype, (const char *)w->data + r * fd_dtype_row_bytes(w->dtype, n_col), m + r * n_col,
+                          n_col);
+        if (weights) weights(m + r * n_col, n_col);
+    }
+    rounded.dtype = FD_F32;
+    rounded.data = m;
+    own.in[0] = x;
+    own.weight[0] = &rounded;
+    own.weight[1] = NULL;
+    run_clean(&own);
+    if (bias) fd_dequantize_row(bias->dtype, bias->data, added, n_row);
+    for (int64_t r = 0; r < args->n_pos; r++) {
+        if (result) result(y + r * n_row, n_row);
+        for (int64_t i = 0; i < n_row && bias; i++) y[r * n_row + i] += added[i];
+    }
+    free(x);
+    free(m);
+    free(added);
+}
+
+static void bf16_factors(const fd_op_args *args) {
+    multiply(args, in_bf16, in_bf16, NULL);
+}
+static void f16_factors(const fd_op_args *args) {
+    multiply(args, in_f16, in_f16, NULL);
+}
+static void bf16_products(const fd_op_args *args) {
+    multiply(args, in_bf16, in_bf16, in_bf16);
+}
+static void int8_rows(const fd_op_args *args) {
+    multiply(args, in_int8, NULL, NULL);
+}
+static void int8_both(const fd_op_args *args) {
+    multiply(args, in_int8, in_int8, NULL);
+}
+
+static void norm_off(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 1.01f;
+}
+
+/* Products of the layers, the logits where `logits`, in which `suffix` is what the node's name ends with; "" is in all. */
+static fd_graph *engine(const bench *b, fd_override_fn how, const char *suffix, bool logits) {
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        fd_node *node = &graph->nodes[i];
+        size_t n = strlen(node->name), end = strlen(suffix);
+        bool named = n >= end && strcmp(node->name + n - end, suffix) == 0;
+        if (node->op == FD_OP_MATMUL && named && (logits || node->layer >= 0)) node->override = how;
+    }
+    return graph;
+}
+
+#define FUSED "*norm,*attn_out,*proj,*inp,*down,*l_out,logits"
+static const char *const all = "*",
+                         *const inside =
+                             "*norm,*attn_[qkv],*rope,*attn_out,*proj,*inp,*gate,*up,*act,*down,*l_out,logits";
+
+static const struct {
+    const char *what, *class_, *tensors;
+    fd_override_fn how;
+    int model;
+    bool logits;
+} engines[] = {
+    {"bfloat16 factors, logits in binary32", "bf16-f32kv", FUSED, bf16_factors, 0, false},
+    {"bfloat16 factors", "bf16-f32kv", "*", bf16_factors, 1, true},
+    {"binary16 factors of Q8_0 weights", "f16-f32kv", "*l_out,logits", f16_factors, 0, true},
+    {"bfloat16 products", "mixed-bf16", FUSED, bf16_products, 0, true},
+    {"bfloat16 products before a bias of binary32", "mixed-bf16", "*", bf16_products, 1, true},
+    {"int8 activations, one scale a row", "int8-rows", FUSED, int8_rows, 0, true},
+    {"int8 activations and weights, one scale a row", "w8a8", "*", int8_both, 1, true},
+};
+
+Test(mixed_classes, sound_engines_are_noise_in_their_own_class) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+            if (engines[i].model != m) continue;
+            fd_graph *graph = engine(&b, engines[i].how, "", engines[i].logits);
+            recording how = {.emulated = "f32", .numerics = "unknown", .tensors = engines[i].tensors};
+            fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+            char text[FD_REMARK_SIZE];
+            cr_expect_eq(v.status, FD_NOISE, "%s: %s at %s: %s", engines[i].what, fd_verdict_status_name(v.status),
+                         v.divergence.node, fd_reason_text(&v, 0, text));
+            cr_expect_str_eq(v.replay.numerics, engines[i].class_, "%s: %s", engines[i].what, v.replay.numerics);
+            fd_verdict_free(&v);
+            fd_graph_free(graph);
+        }
+        close_model(&b);
+    }
+}
+
+/* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */
+Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
+    static const fd_override_fn of[] = {bf16_factors, bf16_products, int8_rows};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        fd_graph *graph = engine(&b, of[i], "", true);
+        graph->nodes[fd_graph_find(graph, "blk.2.ffn_norm")].override = norm_off;
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = inside};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        expect_at(&v, "blk.2.ffn_norm", v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
+Test(mixed_classes, one_kind_of_product_is_no_class) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = engine(&b, bf16_products, "ffn_up", false);
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = all};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_neq(v.status, FD_NOISE);
+    cr_expect_str_eq(v.replay.numerics, "f32", "%s", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+/* Nothing but room speaks for them then. */
+Test(mixed_classes, layer_outputs_alone_show_no_class_that_takes_16_bit_values_as_they_come) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = engine(&b, bf16_products, "", true);
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*l_out,logits"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
