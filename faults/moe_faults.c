@@ -126,7 +126,7 @@ static const fd_fault rows[] = {
          "experts with an id in the upper half are ignored, as ids beyond a type's range would be"),
      .override = high_ids_ignored},
     {MOE("moe_gate_up_swapped", "ffn_moe_gate", FD_OP_EXPERT_MATMUL, "the experts' gate and up matrices are exchanged"),
-     .nodes = "ffn_moe_gate ffn_moe_up", .edit = gate_up_swapped},
+     .nodes = "ffn_moe_gate ffn_moe_up", .edit = gate_up_swapped, .info.pair = true},
     {MOE("moe_first_expert_twice", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "the second of the chosen experts is computed with the matrices of the first"),
      .applies = several_chosen, .override = first_expert_twice},

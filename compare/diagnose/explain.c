@@ -147,8 +147,10 @@ static fd_code try_in_heads(fd_trial *t, fd_error *err) {
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
+    FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
     bool guess = t->few.bench && !t->all.request->table_alone;
     bool many = fd_trial_many_layers(t);

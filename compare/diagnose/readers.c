@@ -94,6 +94,36 @@ static fd_code refuted(const fd_trial *t, const fd_hypothesis *h, int32_t *list,
     return FD_OK;
 }
 
+/* Is the other node of a pair, recorded, not as the hypothesis has it? At one node alone it is no pair. */
+static fd_code lacks_partner(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *nodes = r->args.graph->nodes;
+    *yes = h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->pair && h->node >= 0;
+    if (h->guess != FD_GUESS_FAULT || !fd_fault_at(h->fault)->pair) return FD_OK;
+    for (int32_t i = 0; i < r->args.graph->n_node && !*yes; i++) {
+        bool edited, known;
+        fd_explain_fit fit;
+        if (nodes[i].layer != r->args.node->layer || i == r->args.node->id || !r->tensor(r->user, i)) continue;
+        FD_TRY(edits(t, h, i, &edited, err));
+        if (edited) FD_TRY(fit_at(t, h, i, r->tensor(r->user, i), &fit, &known, err));
+        *yes = edited && known && !(fit.z <= 1.0);
+    }
+    return FD_OK;
+}
+
+fd_code fd_refute_half_pairs(fd_trial *t, fd_error *err) {
+    if (t->all.request->tau || !t->all.request->tensor) return FD_OK;
+    for (int32_t i = 0; i < t->n;) {
+        bool yes = false;
+        if (fd_trial_is_fit(t, &t->contenders[i].fit)) FD_TRY(lacks_partner(t, &t->contenders[i].h, &yes, err));
+        if (yes)
+            fd_trial_drop(t, i);
+        else
+            i++;
+    }
+    return FD_OK;
+}
+
 fd_code fd_refute_by_readers(fd_trial *t, fd_error *err) {
     if (t->all.request->tau || !t->all.request->tensor || t->n_span < 2) return FD_OK;
     int32_t *list = malloc(sizeof *list * (size_t)t->all.request->args.graph->n_node);

@@ -8,4 +8,7 @@
 /* Drops contenders that fit at the finding and that another recorded reader refutes. */
 fd_code fd_refute_by_readers(fd_trial *trial, fd_error *err);
 
+/* Drops faults that exchange what two nodes have where one of these alone is so: that is another bug. */
+fd_code fd_refute_half_pairs(fd_trial *trial, fd_error *err);
+
 #endif

@@ -211,7 +211,13 @@ static void rope_of_head_0(fd_graph *g, fd_node *n) {
     n->override = only_head_0_turned;
 }
 
+/* Half of an exchange, which is no exchange: the gate's own product is right. */
+static void gate_for_up(fd_graph *g, fd_node *n) {
+    n->weight[0] = g->nodes[fd_graph_find(g, "blk.1.ffn_gate")].weight[0];
+}
+
 static const guessed read_off[] = {
+    {"blk.1.ffn_up", gate_for_up, "other_tensor", "the same as blk.1.ffn_gate"},
     {"blk.1.attn_norm", norm_of_most, "other_statistic", "the first 224 elements"},
     {"blk.1.ffn_gate", clamped, "clamped", "0.25"},
     {"blk.1.ffn_up", exchanged, "other_order", "elements 0…15 are the right ones of 16…31, and 16…31 those of 0…15"},
