@@ -21,6 +21,16 @@ bool fd_explains_by_one_rounding(const fd_explanation *e) {
     return e->remaining[0].hypothesis.guess == FD_GUESS_ROUNDED;
 }
 
+/* After the prompt alone, in one layer alone: a value on the other side of a step that stayed in the cache does that, and
+ * anything takes it back that changes little. A bug of decode is one of every layer, or its errors are beyond the bounds. */
+static bool may_be_one_step(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *first) {
+    bool one_layer = true;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        one_layer &=
+            of->suspect[i].finding == FD_FOUND_NOTHING || graph->nodes[i].layer == graph->nodes[first->node].layer;
+    return fd_class_rounds_to_steps(of->numerics) && first->step > 0 && one_layer;
+}
+
 fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, fd_node_finding *left, fd_error *err) {
     const fd_graph *graph = ask->graph;
     fd_node_finding first = fd_first_suspect(graph, of);
@@ -36,7 +46,7 @@ fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, 
     FD_TRY(fd_diagnose(&how, &e, err));
     bool rounded = fd_explains_by_rounding(&e) || fd_explains_by_one_rounding(&e);
     bool by_size = first.usual > 0;
-    if (e.named && !rounded)
+    if (e.named && !rounded && !may_be_one_step(graph, of, &first))
         fd_attribution_promote(graph, of, NULL);
     else if (!(by_size && e.n_remaining > 0 && rounded)) /* in a class that rounds, other roundings are noise */
         *left = first;
