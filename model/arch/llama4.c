@@ -42,6 +42,8 @@ static void list(fd_builder *b) {
                                 .no_temperature = true,
                                 .window = CHUNK,
                                 .chunked = true};
+    const fd_rope of_local = fd_rope_of_windows(b, b->h->rope.base, true);
+    local.rope = &of_local;
     local.rope_freqs = fd_build_rope_factors(b);
     const fd_attention_block global = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = true, .temperature_first = 1};
