@@ -116,6 +116,7 @@ typedef struct fd_attention_block {
     bool qk_norm_after; /* the same after the rotation */
     bool qk_norm_row;   /* before it, of whole rows */
     bool gated;         /* attn_q has rows of Q and of a gate for each head; the head's output is times its sigmoid */
+    bool gated_apart;   /* the same with attn_gate, a matrix of the layer's input */
     bool no_rope;       /* neither Q nor K is rotated */
     bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
     fd_rope_factors rope_freqs;

@@ -13,7 +13,7 @@ static fd_code read_most(const fd_keys *r, const fd_arch *arch, const char *key,
     const fd_gguf_kv *kv = fd_key_find(r, key);
     int64_t most = 0, item;
     for (uint64_t i = 0; kv && i < kv->count; i++) {
-        if (!fd_gguf_item_i64(kv, i, &item) || item < by_layer || item > high ||
+        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > high ||
             (!by_layer && item > 0 && most > 0 && item != most))
             return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.%s: expected one number%s for each layer", r->arch, key,
                            by_layer ? "" : ", or 0,");
@@ -34,7 +34,11 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
         FD_TRY(fd_key_i32(r, "attention.head_count", 0, 0, 4096, &value_dim));
         return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
     }
-    FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
+    if (arch->reads & FD_READS_LAYER_SIZES)
+        FD_TRY(read_most(r, arch, "attention.head_count", h->n_layer, -1, 4096, &h->n_head));
+    else
+        FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
+    if (h->n_head < 1) return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count: missing", h->arch);
     if (arch->reads & (FD_READS_HYBRID | FD_READS_LAYER_SIZES))
         FD_TRY(read_most(r, arch, "attention.head_count_kv", h->n_layer, h->n_head, 4096, &h->n_head_kv));
     else

@@ -116,9 +116,6 @@ static fd_code read_scaling(const fd_keys *keys, const fd_arch *arch, const fd_h
 fd_code fd_rope_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *h) {
     h->rope.pairing = arch->rope_pairing;
     FD_TRY(fd_key_i32(keys, "rope.dimension_count", h->head_dim, 2, h->head_dim, &h->rope.n_rot));
-    if (h->rope.n_rot % 2 != 0)
-        return fd_fail(keys->err, FD_ERR_INPUT, "key %s.rope.dimension_count: %d, expected an even number", h->arch,
-                       h->rope.n_rot);
     if (arch->rope_whole && h->rope.n_rot != h->head_dim)
         return fd_fail(keys->err, FD_ERR_UNSUPPORTED, "key %s.rope.dimension_count: %d, expected a head's %d", h->arch,
                        h->rope.n_rot, h->head_dim);

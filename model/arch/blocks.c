@@ -36,9 +36,12 @@ static int32_t project_gated(fd_builder *b, int32_t layer, const projection *p, 
     return norm_heads(b, layer, p, fd_build_slice(b, layer, p->name, *both, 0, dim), how);
 }
 
-static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both) {
+/* both -1: by rows of a matrix of its own, of the layer's input x. */
+static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both, int32_t x) {
     const int32_t dim = b->h->head_dim;
-    int32_t x = fd_build_slice(b, layer, "attn_gate", both, dim, dim);
+    x = both >= 0 ? fd_build_slice(b, layer, "attn_gate", both, dim, dim)
+                  : fd_build_matmul(b, layer, "attn_gate", "attn_gate", x, b->h->n_head * dim, FD_OPTIONAL);
+    if (both < 0) fd_build_heads(b, x, b->h->n_head);
     x = fd_build_activation(b, layer, "attn_gate_sigmoid", FD_OP_SIGMOID, x);
     return fd_build_mul(b, layer, "attn_gated", out, x);
 }
@@ -74,7 +77,7 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
     if (h->max_alibi_bias > 0.0f) scores = fd_build_attn_alibi(b, layer, scores);
     int32_t weights = fd_build_attn_softmax(b, layer, scores, how->sinks);
     int32_t out = fd_build_attn_mix(b, layer, weights, cache_v);
-    if (how->gated) out = gate(b, layer, out, both);
+    if (how->gated || how->gated_apart) out = gate(b, layer, out, both, x);
     return fd_build_matmul(b, layer, "attn_proj", "attn_output", out, h->n_embd, FD_OPTIONAL);
 }
 
