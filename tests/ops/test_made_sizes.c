@@ -45,6 +45,7 @@ static const struct {
     {"*", "embd 66, 6 heads", ".rope.dimension_count: 1, expected 2 to 11"},
     {"*", "1 layer", ".block_count: of 1 layers none attends"},
     {"*", "no output.weight", "has an output.weight of its own"},
+    {"llama4", "1 layer", "block_count: 1, expected at least 4"},
     {"baichuan", "1 layer", "block_count: 1, expected 32 (7B, RoPE) or 40 (13B, ALiBi)"},
     {"baichuan", "5 layers", "block_count: 5, expected 32 (7B, RoPE) or 40 (13B, ALiBi)"},
     {"qwen", "*", "head_count_kv: "},
