@@ -31,11 +31,6 @@ static int32_t key(fd_builder *b, const char *name, int64_t fallback, int64_t lo
     return value;
 }
 
-static bool is_windowed(const gemma4 *g, int32_t layer) {
-    int64_t item = 0;
-    return g->windowed && fd_gguf_item_i64(g->windowed, (uint64_t)layer, &item) && item != 0;
-}
-
 static gemma4 read_keys(fd_builder *b) {
     const int32_t n_layer = b->h->n_layer;
     gemma4 g = {.windowed = fd_key_find(b->keys, "attention.sliding_window_pattern"),
@@ -44,9 +39,13 @@ static gemma4 read_keys(fd_builder *b) {
                 .n_layer_kv = n_layer - key(b, "attention.shared_kv_layers", 0, 0, n_layer - 1),
                 .n_extra = key(b, "embedding_length_per_layer_input", 0, 0, 1 << 20),
                 .rope_windowed = fd_rope_of_windows(b, 10000.0, false),
-                .factors = FD_NO_ROPE_FACTORS,
+                .factors = fd_build_rope_factors(b),
                 .last = {{-1, -1}, {-1, -1}}};
     double softcap = 0;
+    if (b->code == FD_OK && g.n_layer_kv < 2)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
+                                        "key gemma4.attention.shared_kv_layers: leaves %d layers of %d, expected 2",
+                                        g.n_layer_kv, n_layer));
     if (key(b, "attention.value_length_swa", g.dim_windowed, 2, 4096) != g.dim_windowed)
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED,
                                         "key gemma4.attention.value_length_swa: expected key_length_swa's %d",
@@ -58,9 +57,12 @@ static gemma4 read_keys(fd_builder *b) {
     fd_code code = fd_key_f64(b->keys, "final_logit_softcapping", 30.0, &softcap);
     if (code != FD_OK) fd_builder_set_error(b, code);
     g.softcap = (float)softcap;
-    for (int32_t layer = 0; layer < n_layer; layer++)
-        if (!is_windowed(&g, layer)) g.factors = fd_build_rope_factors(b);
     return g;
+}
+
+static bool is_windowed(const gemma4 *g, int32_t layer) {
+    int64_t item = 0;
+    return g->windowed && fd_gguf_item_i64(g->windowed, (uint64_t)layer, &item) && item != 0;
 }
 
 static int32_t rotated(fd_builder *b, int32_t layer, const char *name, int32_t x, const gemma4 *g) {

@@ -46,6 +46,7 @@ static const struct {
     {"*", "1 layer", ".block_count: of 1 layers none attends"},
     {"*", "no output.weight", "has an output.weight of its own"},
     {"llama4", "1 layer", "block_count: 1, expected at least 4"},
+    {"gemma4", "1 layer", "shared_kv_layers: leaves 1 layers of 1, expected 2"},
     {"baichuan", "1 layer", "block_count: 1, expected 32 (7B, RoPE) or 40 (13B, ALiBi)"},
     {"baichuan", "5 layers", "block_count: 5, expected 32 (7B, RoPE) or 40 (13B, ALiBi)"},
     {"qwen", "*", "head_count_kv: "},
