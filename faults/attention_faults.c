@@ -30,18 +30,24 @@ static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn
 }
 
 /* With as many K/V heads as heads, or one, both rules give the same head. */
-FD_APPLIES(is_grouped, graph->hparams.n_head != graph->hparams.n_head_kv && graph->hparams.n_head_kv > 1)
+static bool is_grouped(const fd_graph *graph, const fd_node *node) {
+    const fd_fault_heads heads = fd_fault_heads_of(graph, node);
+    return heads.n_head != heads.n_head_kv && heads.n_head_kv > 1;
+}
 /* With one head a rank both rules are gqa_modulo's. */
-FD_APPLIES(ranks_have_heads, graph->hparams.n_head_kv > 1 &&
-                                 graph->hparams.n_head % (2 * graph->hparams.n_head_kv) == 0 &&
-                                 graph->hparams.n_head / (2 * graph->hparams.n_head_kv) > 1)
+static bool ranks_have_heads(const fd_graph *graph, const fd_node *node) {
+    const fd_fault_heads heads = fd_fault_heads_of(graph, node);
+    return heads.n_head_kv > 1 && heads.n_head % (2 * heads.n_head_kv) == 0 && heads.n_head / (2 * heads.n_head_kv) > 1;
+}
 FD_EDIT(kv_in_turn, in_all_three(node, scores_in_turn, NULL, mix_in_turn))
 FD_EDIT(gqa_first, in_all_three(node, scores_first, NULL, mix_first))
-FD_APPLIES(has_several_kv, graph->hparams.n_head_kv > 1)
+FD_APPLIES(has_several_kv, fd_fault_heads_of(graph, node).n_head_kv > 1)
 FD_EDIT(gqa_modulo, in_all_three(node, scores_modulo, NULL, mix_modulo))
 /* Neither the same as the right rule nor beyond the heads that there are. */
-FD_APPLIES(is_not_square,
-           is_grouped(graph, node) && graph->hparams.n_head / graph->hparams.n_head_kv < graph->hparams.n_head_kv)
+static bool is_not_square(const fd_graph *graph, const fd_node *node) {
+    const fd_fault_heads heads = fd_fault_heads_of(graph, node);
+    return is_grouped(graph, node) && heads.n_head / heads.n_head_kv < heads.n_head_kv;
+}
 FD_EDIT(gqa_divisor, in_all_three(node, scores_divisor, NULL, mix_divisor))
 FD_EDIT(gqa_group_modulo, in_all_three(node, scores_group_modulo, NULL, mix_group_modulo))
 FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))

@@ -66,6 +66,12 @@ int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char 
     return -1;
 }
 
+fd_fault_heads fd_fault_heads_of(const fd_graph *graph, const fd_node *node) {
+    const int32_t scores = fd_fault_sibling(graph, node, "attn_scores");
+    if (scores < 0) return (fd_fault_heads){graph->hparams.n_head, graph->hparams.n_head_kv};
+    return (fd_fault_heads){graph->nodes[scores].shape[0], graph->nodes[graph->nodes[scores].input[1]].shape[0]};
+}
+
 const fd_node *fd_fault_input(const fd_op_args *args, int i) {
     return &args->graph->nodes[args->node->input[i]];
 }

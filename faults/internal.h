@@ -86,6 +86,13 @@ bool fd_fault_is_one_of(const fd_node *node, const char *words);
 /* The node of the same layer with that suffix; -1. */
 int32_t fd_fault_sibling(const fd_graph *graph, const fd_node *node, const char *suffix);
 
+/* Heads of Q and of K and V in the node's layer, which in some models differ from layer to layer; the model's where the
+ * layer does not attend. */
+typedef struct fd_fault_heads {
+    int32_t n_head, n_head_kv;
+} fd_fault_heads;
+fd_fault_heads fd_fault_heads_of(const fd_graph *graph, const fd_node *node);
+
 /* The node that is input i. */
 const fd_node *fd_fault_input(const fd_op_args *args, int i);
 

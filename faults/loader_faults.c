@@ -142,9 +142,9 @@ static int64_t *new_rows(fd_fault_site *site, int64_t n) {
 /* A converter puts each head's pairs (i, i + half) side by side. A reader that undoes this with another number of heads
  * leaves them in another order. */
 static void k_by_n_head(fd_fault_site *site) {
-    const fd_hparams *h = &site->graph->hparams;
+    const fd_fault_heads heads = fd_fault_heads_of(site->graph, site->node);
     fd_weight w = weight_of(site);
-    int64_t own = w.n_row / h->n_head_kv, other = w.n_row / h->n_head;
+    int64_t own = w.n_row / heads.n_head_kv, other = w.n_row / heads.n_head;
     int64_t *rows = new_rows(site, w.n_row);
     float *flat = rows ? flatten(site, &w) : NULL;
     for (int64_t o = 0; o < w.n_row && flat; o++) {
@@ -157,11 +157,11 @@ static void k_by_n_head(fd_fault_site *site) {
     free(rows);
 }
 static bool has_permuted_k(const fd_graph *graph, const fd_node *node) {
-    const fd_hparams *h = &graph->hparams;
+    const fd_fault_heads heads = fd_fault_heads_of(graph, node);
     int32_t rope = fd_fault_sibling(graph, node, "attn_k_rope");
     int64_t n_row = fd_fault_weight(graph, node, 0)->n_row;
-    return rope >= 0 && graph->nodes[rope].rope.pairing == FD_ROPE_INTERLEAVED && h->n_head != h->n_head_kv &&
-           n_row % (2 * h->n_head) == 0 && n_row / h->n_head > 2;
+    return rope >= 0 && graph->nodes[rope].rope.pairing == FD_ROPE_INTERLEAVED && heads.n_head != heads.n_head_kv &&
+           n_row % (2 * heads.n_head) == 0 && n_row / heads.n_head > 2;
 }
 
 /* The file's, by its name: the node of it may read another one by now. */
@@ -177,10 +177,10 @@ static const fd_weight *weight_of_layer(const fd_graph *graph, const fd_node *no
  * after group. */
 static void qkv_by_group(fd_fault_site *site) {
     static const char *const parts[] = {"attn_q", "attn_k", "attn_v"};
-    const fd_hparams *h = &site->graph->hparams;
-    int64_t n_col = weight_of(site).n_col, group = h->n_head / h->n_head_kv, n_row = 0, of_part[3];
+    const fd_fault_heads heads = fd_fault_heads_of(site->graph, site->node);
+    int64_t n_col = weight_of(site).n_col, group = heads.n_head / heads.n_head_kv, n_row = 0, of_part[3];
     for (int i = 0; i < 3; i++) n_row += of_part[i] = weight_of_layer(site->graph, site->node, parts[i])->n_row;
-    int64_t dim = of_part[1] / h->n_head_kv;
+    int64_t dim = of_part[1] / heads.n_head_kv;
     float *all = malloc(sizeof *all * (size_t)(n_row * n_col)), *to = all;
     int64_t *rows = all ? new_rows(site, n_row) : NULL;
     if (!all) site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for weight %s", weight_of(site).name);
@@ -199,11 +199,11 @@ static void qkv_by_group(fd_fault_site *site) {
     free(all);
 }
 static bool has_qkv(const fd_graph *graph, const fd_node *node) {
-    const fd_hparams *h = &graph->hparams;
+    const fd_fault_heads heads = fd_fault_heads_of(graph, node);
     const fd_weight *q = weight_of_layer(graph, node, "attn_q"), *k = weight_of_layer(graph, node, "attn_k"),
                     *v = weight_of_layer(graph, node, "attn_v");
-    return q && k && v && h->n_head_kv > 1 && k->n_row == v->n_row && k->n_col == q->n_col && v->n_col == q->n_col &&
-           k->n_row % h->n_head_kv == 0 && q->n_row == k->n_row / h->n_head_kv * h->n_head;
+    return q && k && v && heads.n_head_kv > 1 && k->n_row == v->n_row && k->n_col == q->n_col && v->n_col == q->n_col &&
+           k->n_row % heads.n_head_kv == 0 && q->n_row == k->n_row / heads.n_head_kv * heads.n_head;
 }
 
 #define LOADER(name, located, summary) .info = {name, "loader", summary, located, false}, .op = FD_OP_MATMUL

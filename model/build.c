@@ -20,6 +20,27 @@ static fd_code missing_error(const fd_builder *b) {
                    more);
 }
 
+/* Files of NVFP4 may hold a factor of each matrix beside it. */
+static fd_code check_scales(const fd_builder *b) {
+    static const char suffix[] = ".scale";
+    for (size_t i = 0; i < fd_gguf_n_tensor(b->gguf); i++) {
+        const char *name = fd_gguf_tensor_at(b->gguf, i)->name;
+        const size_t size = strlen(name);
+        if (b->used[i] || size < sizeof suffix || strcmp(name + size - (sizeof suffix - 1), suffix) != 0) continue;
+        return fd_fail(b->err, FD_ERR_UNSUPPORTED, "weight %s: a factor, which the %s graph does not apply", name,
+                       b->h->arch);
+    }
+    return FD_OK;
+}
+
+/* Of a hybrid's few layers none may be one that attends; llama.cpp ends there. */
+static fd_code check_attention(const fd_builder *b, const fd_arch *arch) {
+    for (int32_t i = 0; i < b->graph->n_node; i++)
+        if (b->graph->nodes[i].op == FD_OP_ATTN_SCORES) return FD_OK;
+    if (arch->reads & FD_READS_NO_ATTENTION) return FD_OK;
+    return fd_fail(b->err, FD_ERR_INPUT, "key %s.block_count: of %d layers none attends", arch->name, b->h->n_layer);
+}
+
 /* `with` not NULL: of metadata alone; the graph then lacks its weights. */
 static fd_code build(const fd_gguf *gguf, const char *with, fd_graph **out, fd_weight_report *report, fd_error *err) {
     *out = NULL;
@@ -46,6 +67,8 @@ static fd_code build(const fd_gguf *gguf, const char *with, fd_graph **out, fd_w
         b.h = &b.graph->hparams;
         arch->list(&b);
         if (b.code == FD_OK) fd_builder_set_error(&b, fd_keys_check(&keys, b.graph));
+        if (b.code == FD_OK) fd_builder_set_error(&b, check_attention(&b, arch));
+        if (b.code == FD_OK) fd_builder_set_error(&b, check_scales(&b));
         if (b.code == FD_OK) fd_graph_set_context(b.graph, 1);
         if (b.code == FD_OK) note_unused(&b);
         if (b.code == FD_OK && !with && b.report->n_missing > 0) fd_builder_set_error(&b, missing_error(&b));

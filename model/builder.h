@@ -5,6 +5,7 @@
 #ifndef FD_MODEL_BUILDER_H
 #define FD_MODEL_BUILDER_H
 
+#include "model/arch.h"
 #include "model/keys.h"
 
 typedef struct fd_builder {
@@ -20,49 +21,6 @@ typedef struct fd_builder {
 } fd_builder;
 
 typedef enum fd_need { FD_REQUIRED, FD_OPTIONAL } fd_need;
-
-/* Groups of keys that some architectures read. What an architecture does not read is refused where it could change the
- * arithmetic (model/keys.h). */
-enum fd_reads {
-    FD_READS_EXPERTS = 1,  /* expert_count, _used_count, _feed_forward_length, _gating_func, _weights_scale */
-    FD_READS_WINDOW = 2,   /* attention.sliding_window */
-    FD_READS_SOFTCAPS = 4, /* attn_logit_softcapping, final_logit_softcapping */
-    FD_READS_SCALES = 8,   /* embedding_scale, residual_scale, logit_scale, attention.scale, rope.scaling.finetuned */
-    FD_READS_EXPERT_NORM = 16,    /* expert_weights_norm */
-    FD_READS_SHARED_EXPERTS = 32, /* expert_shared_count, expert_shared_feed_forward_length */
-    FD_READS_DENSE_LAYERS = 64,   /* leading_dense_block_count */
-    FD_READS_CLAMP = 128,         /* attention.clamp_kqv */
-    FD_READS_ALIBI = 256,         /* attention.max_alibi_bias */
-    FD_READS_LOGIT_SCALE = 512,   /* logit_scale alone */
-    FD_READS_PARALLEL = 1024,     /* use_parallel_residual */
-    FD_READS_TEMPERATURE = 2048,  /* attention.temperature_scale, attention.temperature_length */
-    FD_READS_NO_ATTENTION = 8192, /* neither heads nor an FFN are required, nothing is rotated */
-    FD_READS_HYBRID = 16384,      /* attention.head_count_kv and feed_forward_length are 0 in layers without them */
-    FD_READS_LAYER_SIZES = 32768, /* attention.head_count_kv and feed_forward_length by layer: fd_layer_number */
-    FD_READS_VALUE_LENGTH = 4096, /* attention.value_length other than key_length: the architecture reads it itself */
-};
-
-typedef struct fd_arch {
-    const char *name; /* general.architecture */
-    fd_rope_pairing rope_pairing;
-    void (*list)(fd_builder *builder); /* appends the nodes in order of execution */
-    int reads;                         /* fd_reads */
-    fd_norm norm;
-    /* What a small file of it has, for make-model: keys beyond those of every architecture, "NAME=VALUE …", and
-     * optional weights as for fd_graph_weights. NULL: none. */
-    const char *made_keys, *made_with;
-    bool made_tied;      /* its files have no output.weight */
-    bool rope_rows_kept; /* fd_hparams.rope_rows_kept */
-} fd_arch;
-/* For made_with: the biases of an architecture that has them everywhere. */
-#define FD_EVERY_BIAS                                                                                                  \
-    "attn_norm.bias attn_q.bias attn_k.bias attn_v.bias attn_qkv.bias attn_output.bias ffn_norm.bias ffn_gate.bias "   \
-    "ffn_up.bias ffn_down.bias output_norm.bias token_embd_norm.bias"
-#define FD_NORM_BIASES "attn_norm.bias ffn_norm.bias output_norm.bias"
-
-#define FD_ARCH(name) extern const fd_arch fd_arch_##name;
-#include "model/arch/archs.def"
-#undef FD_ARCH
 
 /* Whether the file has the tensor "attn_q_norm.weight" of a layer, -1: outside the layers. */
 bool fd_build_has(const fd_builder *builder, int32_t layer, const char *name);
@@ -107,6 +65,7 @@ typedef struct fd_attention_block {
     bool qk_norm_after; /* the same after the rotation */
     bool qk_norm_row;   /* before it, of whole rows */
     bool gated;         /* attn_q has rows of Q and of a gate for each head; the head's output is times its sigmoid */
+    bool gated_apart;   /* the same with attn_gate, a matrix of the layer's input */
     bool no_rope;       /* neither Q nor K is rotated */
     bool sinks;         /* attn_sinks: a logit of each head's softmax that no position has */
     fd_rope_factors rope_freqs;
@@ -223,13 +182,18 @@ int32_t fd_build_post_norm_layer(fd_builder *builder, int32_t layer, int32_t x, 
 bool fd_layer_has(const fd_builder *builder, int32_t layer, const char *key);
 /* FD_READS_LAYER_SIZES: the layer's number of this key; the hyperparameters have the largest of all layers. */
 int32_t fd_layer_number(const fd_builder *builder, int32_t layer, const char *key, int32_t fallback);
-/* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, one where the file
- * says so. 0: no layer has one. */
+/* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, or those that the file
+ * lists. */
 typedef struct fd_windows {
     int32_t window, period;
+    const fd_gguf_kv *pattern; /* an item a layer; NULL: by the period */
 } fd_windows;
-fd_windows fd_read_windows(fd_builder *builder, int32_t default_period);
+fd_windows fd_read_windows(fd_builder *builder, int32_t default_window, int32_t default_period);
+bool fd_is_windowed(const fd_windows *windows, int32_t layer);
 int32_t fd_window_of(const fd_windows *windows, int32_t layer); /* of a layer; 0: none */
+/* The RoPE of windowed layers: its base is rope.freq_base_swa; not scaled for long contexts, it has of the scaling's keys
+ * attn_factor alone. */
+fd_rope fd_rope_of_windows(fd_builder *builder, double default_base, bool scaled);
 /* rope.dimension_sections, M-RoPE's: whether the file has any. A text's positions are the same in the first three, which
  * must hold every pair that is rotated. */
 bool fd_read_rope_sections(fd_builder *builder);
@@ -238,6 +202,7 @@ void fd_build_logits(fd_builder *builder, int32_t x);
 void fd_build_logits_normed(fd_builder *builder, int32_t x, const char *norm_weight); /* by one of another name */
 void fd_build_capped_logits(fd_builder *builder, int32_t x, float cap);
 void fd_build_scaled_logits(fd_builder *builder, int32_t x, float factor);
+void fd_build_scaled_capped_logits(fd_builder *builder, int32_t x, float factor, float cap);
 
 /* Latent attention (model/arch/mla.c): its sizes, from attention.*, and what is to be added to the stream. */
 typedef struct fd_mla {
@@ -253,6 +218,7 @@ int32_t fd_build_mla(fd_builder *builder, int32_t layer, int32_t x, const fd_mla
 typedef struct fd_ssm {
     int32_t n_tap, n_inner, n_state, n_rank, n_group; /* n_rank: of dt in mamba, heads in mamba2 */
     fd_need extras;                                   /* the convolution's bias and mamba2's norm */
+    bool normed;                                      /* mamba's dt, B and C are normed without weights */
 } fd_ssm;
 fd_ssm fd_read_ssm(fd_builder *builder);
 fd_ssm fd_read_ssm2(fd_builder *builder);
@@ -269,6 +235,8 @@ typedef struct fd_experts_block {
 } fd_experts_block;
 /* What the file says: expert_weights_norm, expert_gating_func. */
 fd_experts_block fd_experts_of_file(const fd_builder *builder);
+/* Where the file does not say the length of an expert, feed_forward_length is that of a token's experts together. */
+void fd_default_expert_length(fd_builder *builder);
 
 /* Router, chosen experts, their FFNs and the sum. `gating` FD_GATING_SOFTMAX chooses among logits, the others among
  * probabilities (ffn_moe_probs), to which exp_probs_b is added for the choice alone where the file has it. */
@@ -278,8 +246,6 @@ int32_t fd_build_routed_experts(fd_builder *builder, int32_t layer, int32_t rout
 /* `experts`, what the chosen ones gave, plus what the shared ones give. */
 int32_t fd_build_shared_experts(fd_builder *builder, int32_t layer, int32_t x, int32_t experts,
                                 const fd_experts_block *how);
-/* Reads nextn_predict_layers: the file's last layers, which predict further tokens, are not run. */
-void fd_build_skip_further_tokens(fd_builder *builder);
 /* The same, then ffn_*_shexp, which every token uses, where h->n_ff_shared is more than 0; a plain FFN in the first
  * h->n_layer_dense layers, and where the file has no experts. */
 int32_t fd_build_mixture(fd_builder *builder, int32_t layer, int32_t x, const fd_experts_block *how);
@@ -297,10 +263,7 @@ fd_code fd_builder_set_error(fd_builder *builder, fd_code code);
 bool fd_builder_append(void *array, int32_t *count, size_t size, const void *item);
 
 /* Reads the hyperparameters (model/hparams.c). */
-fd_code fd_rope_read(const fd_keys *keys, fd_rope_pairing pairing, fd_hparams *out); /* model/rope_hparams.c */
+fd_code fd_rope_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *out); /* model/rope_hparams.c */
 fd_code fd_hparams_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *out);
-
-/* The row named `name`, NULL for an unknown one; `known` (may be NULL) receives all names, separated by ", ". */
-const fd_arch *fd_arch_find(fd_string name, char *known, size_t known_size);
 
 #endif

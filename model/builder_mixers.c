@@ -17,6 +17,10 @@ int32_t fd_build_rope(fd_builder *b, int32_t layer, const char *name, int32_t x,
     node.weight[0] = factors.in_use;
     node.weight[1] = factors.other;
     node.rope = b->h->rope;
+    if (b->code == FD_OK && node.rope.n_rot % 2 != 0)
+        fd_builder_set_error(b,
+                             fd_fail(b->err, FD_ERR_INPUT, "key %s.rope.dimension_count: %d, expected an even number",
+                                     b->h->arch, node.rope.n_rot));
     return add_node(b, node);
 }
 

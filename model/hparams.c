@@ -13,7 +13,7 @@ static fd_code read_most(const fd_keys *r, const fd_arch *arch, const char *key,
     const fd_gguf_kv *kv = fd_key_find(r, key);
     int64_t most = 0, item;
     for (uint64_t i = 0; kv && i < kv->count; i++) {
-        if (!fd_gguf_item_i64(kv, i, &item) || item < by_layer || item > high ||
+        if (!fd_gguf_item_i64(kv, i, &item) || item < 0 || item > high ||
             (!by_layer && item > 0 && most > 0 && item != most))
             return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.%s: expected one number%s for each layer", r->arch, key,
                            by_layer ? "" : ", or 0,");
@@ -34,7 +34,11 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
         FD_TRY(fd_key_i32(r, "attention.head_count", 0, 0, 4096, &value_dim));
         return fd_key_i32(r, "attention.head_count_kv", 0, 0, 4096, &value_dim);
     }
-    FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
+    if (arch->reads & FD_READS_LAYER_SIZES)
+        FD_TRY(read_most(r, arch, "attention.head_count", h->n_layer, -1, 4096, &h->n_head));
+    else
+        FD_TRY(fd_key_i32(r, "attention.head_count", -1, 1, 4096, &h->n_head));
+    if (h->n_head < 1) return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count: missing", h->arch);
     if (arch->reads & (FD_READS_HYBRID | FD_READS_LAYER_SIZES))
         FD_TRY(read_most(r, arch, "attention.head_count_kv", h->n_layer, h->n_head, 4096, &h->n_head_kv));
     else
@@ -42,8 +46,11 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
     if (h->n_head % h->n_head_kv != 0)
         return fd_fail(r->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %d, expected a divisor of head_count %d",
                        h->arch, h->n_head_kv, h->n_head);
+    if (arch->kv_each && h->n_head_kv != h->n_head)
+        return fd_fail(r->err, FD_ERR_UNSUPPORTED, "key %s.attention.head_count_kv: %d, expected head_count %d",
+                       h->arch, h->n_head_kv, h->n_head);
     FD_TRY(fd_key_i32(r, "attention.key_length", h->n_embd / h->n_head, 2, 4096, &h->head_dim));
-    FD_TRY(fd_key_i32(r, "attention.value_length", h->head_dim, 2, 4096, &value_dim));
+    FD_TRY(fd_key_i32(r, "attention.value_length", h->n_embd / h->n_head, 2, 4096, &value_dim));
     if (value_dim != h->head_dim && !(arch->reads & FD_READS_VALUE_LENGTH))
         return fd_fail(r->err, FD_ERR_UNSUPPORTED,
                        "key %s.attention.value_length: %d, only key_length's %d is implemented", h->arch, value_dim,
@@ -83,7 +90,8 @@ static fd_code read_experts(const fd_keys *r, const fd_arch *arch, fd_hparams *h
         FD_TRY(fd_key_i32(r, "expert_shared_feed_forward_length", 0, 0, 1 << 24, &h->n_ff_shared));
         if (h->n_ff_shared == 0) h->n_ff_shared = n_shared * h->n_ff_expert;
     }
-    return read_scale(r, "expert_weights_scale", 1.0, &h->expert_scale);
+    h->expert_scale = 1.0f;
+    return arch->reads & FD_READS_EXPERT_SCALE ? read_scale(r, "expert_weights_scale", 1.0, &h->expert_scale) : FD_OK;
 }
 
 static fd_code read_cap(const fd_keys *r, const char *key, double fallback, float *out) {
@@ -106,8 +114,6 @@ static fd_code read_positive(const fd_keys *r, const char *key, float *out) {
 }
 
 static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
-    if (arch->reads & FD_READS_WINDOW)
-        FD_TRY(fd_key_i32(r, "attention.sliding_window", 4096, 1, INT32_MAX, &h->window));
     if (arch->reads & FD_READS_SOFTCAPS) {
         FD_TRY(read_cap(r, "attn_logit_softcapping", 50.0, &h->attn_softcap));
         FD_TRY(read_cap(r, "final_logit_softcapping", 30.0, &h->final_softcap));
@@ -125,11 +131,22 @@ static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h)
         FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));
         FD_TRY(read_scale(r, "residual_scale", 1.0, &h->residual_scale));
         FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+    }
+    if (arch->reads & FD_READS_ATTENTION_SCALE) {
         double scale;
         FD_TRY(fd_key_f64(r, "attention.scale", 0.0, &scale));
         h->attn_scale = (float)scale;
-        FD_TRY(fd_key_bool(r, "rope.scaling.finetuned", true, &h->rope_used));
     }
+    h->rope_used = true;
+    if (arch->reads & FD_READS_ROPE_SWITCH) FD_TRY(fd_key_bool(r, "rope.scaling.finetuned", true, &h->rope_used));
+    return FD_OK;
+}
+
+/* The file's last layers, which predict further tokens, are not run. */
+static fd_code skip_further_tokens(const fd_keys *r, fd_hparams *h) {
+    int32_t n_further;
+    FD_TRY(fd_key_i32(r, "nextn_predict_layers", 0, 0, h->n_layer - 1, &n_further));
+    h->n_layer -= n_further;
     return FD_OK;
 }
 
@@ -165,7 +182,7 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
     FD_TRY(fd_key_i32(r, "context_length", -1, 1, INT32_MAX, &h->n_ctx_train));
     FD_TRY(read_attention(r, arch, h));
     h->rope_rows_kept = arch->rope_rows_kept;
-    if (attends) FD_TRY(fd_rope_read(r, arch->rope_pairing, h));
+    if (attends) FD_TRY(fd_rope_read(r, arch, h));
 
     const char *eps_key =
         arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
@@ -177,5 +194,6 @@ fd_code fd_hparams_read(const fd_keys *r, const fd_arch *arch, fd_hparams *h) {
 
     FD_TRY(read_experts(r, arch, h));
     FD_TRY(read_extras(r, arch, h));
+    FD_TRY(skip_further_tokens(r, h));
     return read_vocabulary(r, h);
 }

@@ -7,15 +7,16 @@
 #include "model/keys.h"
 
 typedef enum harmless {
-    ANY_VALUE,    /* says something about the file, or about parts that generating text does not use */
-    NOTHING,      /* 0, false, an empty string, or an array of 0 or -1 alone */
-    ONE,          /* a factor: 1, or 0 for none */
-    THIS_VALUE,   /* llama.cpp's default, which its saver writes for architectures that do not use it */
-    OF_WINDOWS,   /* of layers with a sliding window: there are none, or it equals the key for all layers */
-    WIDE_WINDOW,  /* positions: 0, or no fewer than the context has */
-    OF_EXPERTS,   /* there are none, or it says nothing */
-    OF_SCORES,    /* the scale that every layer's scores have anyway, or 0 */
-    OF_RMS_NORMS, /* there are none: converters write the epsilon of nemotron's LayerNorm under both names */
+    ANY_VALUE,         /* says something about the file, or about parts that generating text does not use */
+    NOTHING,           /* 0, false, an empty string, or an array of 0 or -1 alone */
+    ONE,               /* a factor: 1, or 0 for none */
+    THIS_VALUE,        /* llama.cpp's default, which its saver writes for architectures that do not use it */
+    OF_WINDOWS,        /* of layers with a sliding window: there are none, or it equals the key for all layers */
+    WIDE_WINDOW,       /* positions: 0, or no fewer than the context has */
+    OF_EXPERTS,        /* there are none, or it says nothing */
+    OF_NORMED_WEIGHTS, /* there are no experts, or their weights are divided by their sum anyway */
+    OF_SCORES,         /* the scale that every layer's scores have anyway, or 0 */
+    OF_RMS_NORMS,      /* there are none: converters write the epsilon of nemotron's LayerNorm under both names */
     OF_LAYER_NORMS,
     OF_ROPE_SCALING, /* only scalings that this file does not name read it */
 } harmless;
@@ -65,8 +66,8 @@ static const struct {
     {.name = "expert_feed_forward_length", .when = OF_EXPERTS},
     {.name = "expert_shared_feed_forward_length", .when = OF_EXPERTS},
     {.name = "expert_chunk_feed_forward_length", .when = OF_EXPERTS},
-    {.name = "expert_weights_scale", .when = OF_EXPERTS},
-    {.name = "expert_weights_norm", .when = OF_EXPERTS},
+    {.name = "expert_weights_scale", .when = ANY_VALUE}, /* llama.cpp reads it where fd_arch.reads says so, alone */
+    {.name = "expert_weights_norm", .when = OF_NORMED_WEIGHTS},
     {.name = "expert_gating_func", .when = OF_EXPERTS},
     {.name = "expert_shared_count", .when = OF_EXPERTS},
     {.name = "expert_group_count", .when = ONE},
@@ -78,7 +79,6 @@ static const struct {
     {.name = "expert_count", .when = NOTHING},
     {.name = "moe_latent_size", .when = NOTHING},
     {.name = "use_parallel_residual", .when = NOTHING},
-    {.name = "nextn_predict_layers", .when = NOTHING},
     {.name = "n_deepstack_layers", .when = NOTHING},
     {.name = "deepstack_mapping", .when = NOTHING},
     {.name = "decoder_block_count", .when = NOTHING},
@@ -151,6 +151,12 @@ static bool every_scale_is(const fd_graph *graph, double scale) {
     return true;
 }
 
+static bool every_weight_is_normed(const fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_EXPERT_WEIGHTS && graph->nodes[i].gating != FD_GATING_NORMALISED) return false;
+    return true;
+}
+
 static bool has_op(const fd_graph *graph, fd_op op) {
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == op) return true;
@@ -182,6 +188,7 @@ static bool changes_nothing(const fd_keys *keys, const fd_graph *graph, const fd
     case THIS_VALUE: return number && near(value, rows[row].value);
     case OF_WINDOWS: return !has_window(graph) || (number && equals_key(keys, rows[row].equals, value));
     case WIDE_WINDOW: return number && value >= graph->hparams.n_ctx_train;
+    case OF_NORMED_WEIGHTS: return every_weight_is_normed(graph);
     case OF_EXPERTS: return graph->hparams.n_expert == 0;
     case OF_SCORES: return number && every_scale_is(graph, value);
     case OF_RMS_NORMS: return !has_op(graph, FD_OP_RMS_NORM);

@@ -39,15 +39,26 @@ static double magnitude(double factor, double multiplier) {
     return factor <= 1.0 ? 1.0 : 0.1 * multiplier * fd_log64(factor) + 1.0;
 }
 
-static fd_code read_yarn(const fd_keys *keys, const fd_hparams *h, fd_rope *rope) {
-    double multiplier;
+/* llama.cpp reads most of these keys for a few architectures alone, and has its defaults for the others. */
+static fd_code read_yarn(const fd_keys *keys, const fd_arch *arch, const fd_hparams *h, fd_rope *rope) {
+    double multiplier = 0.0;
     fd_key_find(keys, "rope.scaling.yarn_attn_factor"); /* llama.cpp computes it again, as is done here */
     FD_TRY(read_original_context(keys, h, rope));
-    FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_ext_factor", -1.0, &rope->ext_factor));
-    FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_beta_fast", 32.0, &rope->beta_fast));
-    FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_beta_slow", 1.0, &rope->beta_slow));
-    FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_log_multiplier", 0.0, &multiplier));
-    if (rope->ext_factor < 0.0) rope->ext_factor = 1.0; /* "not set" */
+    rope->ext_factor = -1.0; /* "not set" */
+    rope->beta_fast = 32.0;
+    rope->beta_slow = 1.0;
+    if (arch->reads & FD_READS_YARN_EXT) {
+        rope->beta_fast = 8.0; /* grok's own default */
+        FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_ext_factor", -1.0, &rope->ext_factor));
+    }
+    if (arch->reads & (FD_READS_YARN | FD_READS_YARN_EXT)) {
+        FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_beta_fast", rope->beta_fast, &rope->beta_fast));
+        FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_beta_slow", 1.0, &rope->beta_slow));
+    }
+    if (arch->reads & (FD_READS_YARN_LOG | FD_READS_YARN_LOG_TENTH))
+        FD_TRY(fd_key_f64(keys, "rope.scaling.yarn_log_multiplier", 0.0, &multiplier));
+    if (arch->reads & FD_READS_YARN_LOG_TENTH) multiplier = (double)((float)multiplier / 0.1f);
+    if (rope->ext_factor < 0.0) rope->ext_factor = 1.0;
     if (!(rope->beta_fast > rope->beta_slow && rope->beta_slow > 0.0 && multiplier >= 0.0))
         return fd_fail(
             keys->err, FD_ERR_INPUT,
@@ -62,7 +73,7 @@ static fd_code read_yarn(const fd_keys *keys, const fd_hparams *h, fd_rope *rope
     return FD_OK;
 }
 
-static fd_code read_scaling(const fd_keys *keys, const fd_hparams *h, fd_rope *rope) {
+static fd_code read_scaling(const fd_keys *keys, const fd_arch *arch, const fd_hparams *h, fd_rope *rope) {
     fd_string type;
     double linear;
     FD_TRY(fd_key_string(keys, "rope.scaling.type", &type));
@@ -86,7 +97,7 @@ static fd_code read_scaling(const fd_keys *keys, const fd_hparams *h, fd_rope *r
         return read_llama3(keys, rope);
     } else if (equals(type, "yarn")) {
         rope->scaling = FD_ROPE_SCALING_YARN;
-        return read_yarn(keys, h, rope);
+        return read_yarn(keys, arch, h, rope);
     } else if (equals(type, "longrope")) {
         rope->scaling = FD_ROPE_SCALING_LONGROPE;
         if (rope->factor != 1.0)
@@ -102,15 +113,15 @@ static fd_code read_scaling(const fd_keys *keys, const fd_hparams *h, fd_rope *r
     return read_original_context(keys, h, rope);
 }
 
-fd_code fd_rope_read(const fd_keys *keys, fd_rope_pairing pairing, fd_hparams *h) {
-    h->rope.pairing = pairing;
+fd_code fd_rope_read(const fd_keys *keys, const fd_arch *arch, fd_hparams *h) {
+    h->rope.pairing = arch->rope_pairing;
     FD_TRY(fd_key_i32(keys, "rope.dimension_count", h->head_dim, 2, h->head_dim, &h->rope.n_rot));
-    if (h->rope.n_rot % 2 != 0)
-        return fd_fail(keys->err, FD_ERR_INPUT, "key %s.rope.dimension_count: %d, expected an even number", h->arch,
-                       h->rope.n_rot);
+    if (arch->rope_whole && h->rope.n_rot != h->head_dim)
+        return fd_fail(keys->err, FD_ERR_UNSUPPORTED, "key %s.rope.dimension_count: %d, expected a head's %d", h->arch,
+                       h->rope.n_rot, h->head_dim);
     FD_TRY(fd_key_f64(keys, "rope.freq_base", 10000.0, &h->rope.base));
     if (!(h->rope.base >= 1.0))
         return fd_fail(keys->err, FD_ERR_INPUT, "key %s.rope.freq_base: %g, expected at least 1", h->arch,
                        h->rope.base);
-    return read_scaling(keys, h, &h->rope);
+    return read_scaling(keys, arch, h, &h->rope);
 }

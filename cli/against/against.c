@@ -163,20 +163,30 @@ static fd_code check_unused(const against *a) {
     return FD_OK;
 }
 
+/* The largest number of a key that some architectures have by layer; a hybrid's is 0 where a layer does not attend. */
+static int64_t largest(const against *a, const char *name, int64_t fallback) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", a->arch, name);
+    const fd_gguf_kv *kv = fd_gguf_find(a->gguf, key);
+    int64_t most = 0, item;
+    for (uint64_t i = 0; kv && i < kv->count; i++)
+        if (fd_gguf_item_i64(kv, i, &item) && item > most) most = item;
+    return kv ? most : fallback;
+}
+
 static fd_code read_heads(against *a) {
     fd_string arch;
     char key[128];
     FD_TRY(fd_gguf_get_string(a->gguf, "general.architecture", &arch, a->err));
     snprintf(a->arch, sizeof a->arch, "%.*s", (int)(arch.size < 60 ? arch.size : 60), arch.data ? arch.data : "");
-    snprintf(key, sizeof key, "%s.attention.head_count", a->arch);
-    FD_TRY(fd_gguf_get_i64(a->gguf, key, 1, &a->heads.n_head, a->err));
+    a->heads.n_head = largest(a, "attention.head_count", 1);
+    a->heads.n_head_kv = largest(a, "attention.head_count_kv", a->heads.n_head);
+    if (a->heads.n_head_kv == 0) a->heads.n_head_kv = a->heads.n_head;
+    const int64_t n_embd = largest(a, "embedding_length", 0);
     snprintf(key, sizeof key, "%s.attention.head_count_kv", a->arch);
-    const fd_gguf_kv *by_layer = fd_gguf_find(a->gguf, key); /* a hybrid's: 0 for layers that do not attend */
-    a->heads.n_head_kv = a->heads.n_head;
-    for (uint64_t i = 0; by_layer && i < by_layer->count; i++) {
-        int64_t item;
-        if (fd_gguf_item_i64(by_layer, i, &item) && item > 0) a->heads.n_head_kv = item;
-    }
+    const fd_gguf_kv *by_layer = fd_gguf_find(a->gguf, key);
+    if (by_layer && by_layer->type == FD_GGUF_ARRAY)
+        a->heads.head_dim = largest(a, "attention.key_length", a->heads.n_head > 0 ? n_embd / a->heads.n_head : 0);
     const struct {
         const char *name;
         int64_t *to;

@@ -47,7 +47,9 @@ static int64_t source_row(const fd_form_pair *p, fd_form form, int64_t r) {
         return r / each * there + there - each + r % each;
     }
     if (form != FD_FORM_PAIRS && form != FD_FORM_HALVES) return r;
-    const int64_t heads = strstr(p->tensor->name, "attn_k") ? n_kv : n_head, each = n_row / heads, i = r % each;
+    const int64_t heads = strstr(p->tensor->name, "attn_k") ? n_kv : n_head, dim = p->heads.head_dim;
+    const int64_t each = dim > 0 && n_row % dim == 0 ? dim : n_row / heads,
+                  i = r % each; /* deci's heads differ by layer */
     return r - i + (form == FD_FORM_PAIRS ? i % 2 * (each / 2) + i / 2 : i % (each / 2) * 2 + i / (each / 2));
 }
 

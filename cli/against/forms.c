@@ -39,8 +39,9 @@ static const struct {
     const char *archs, *tensor;
     fd_form form;
 } expected[] = {
-    {" llama mistral3 granite granitemoe minicpm smollm3 deepseek olmo xverse baichuan arcee ", "blk.*.attn_[qk].*",
-     FD_FORM_PAIRS},
+    {" llama mistral3 granite granitemoe minicpm smollm3 deepseek olmo xverse baichuan arcee "
+     "nanbeige deci ",
+     "blk.*.attn_[qk].*", FD_FORM_PAIRS},
     {" gptneox bloom falcon ", "blk.*.attn_qkv.*", FD_FORM_QKV},
     {" gpt2 ", "blk.*.attn_qkv.weight", FD_FORM_TRANSPOSED},
     {" gpt2 ", "blk.*.attn_output.weight", FD_FORM_TRANSPOSED},

@@ -33,9 +33,9 @@ typedef enum fd_form {
 const char *fd_form_text(fd_form form); /* "as the checkpoint has it", "with rows of neighbouring pairs" */
 
 typedef struct fd_form_heads {
-    int64_t n_head, n_head_kv;
-    int64_t n_key_head, key_dim;   /* of the gated delta rule; 0: the model has none */
-    int64_t n_value_head, n_value; /* n_value: of all heads */
+    int64_t n_head, n_head_kv, head_dim; /* the largest of all layers; head_dim: where these differ, else 0 */
+    int64_t n_key_head, key_dim;         /* of the gated delta rule; 0: the model has none */
+    int64_t n_value_head, n_value;       /* n_value: of all heads */
 } fd_form_heads;
 
 /* A tensor of the GGUF and what it is made of. */

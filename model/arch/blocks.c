@@ -36,9 +36,12 @@ static int32_t project_gated(fd_builder *b, int32_t layer, const projection *p, 
     return norm_heads(b, layer, p, fd_build_slice(b, layer, p->name, *both, 0, dim), how);
 }
 
-static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both) {
+/* both -1: by rows of a matrix of its own, of the layer's input x. */
+static int32_t gate(fd_builder *b, int32_t layer, int32_t out, int32_t both, int32_t x) {
     const int32_t dim = b->h->head_dim;
-    int32_t x = fd_build_slice(b, layer, "attn_gate", both, dim, dim);
+    x = both >= 0 ? fd_build_slice(b, layer, "attn_gate", both, dim, dim)
+                  : fd_build_matmul(b, layer, "attn_gate", "attn_gate", x, b->h->n_head * dim, FD_OPTIONAL);
+    if (both < 0) fd_build_heads(b, x, b->h->n_head);
     x = fd_build_activation(b, layer, "attn_gate_sigmoid", FD_OP_SIGMOID, x);
     return fd_build_mul(b, layer, "attn_gated", out, x);
 }
@@ -74,7 +77,7 @@ int32_t fd_build_attention(fd_builder *b, int32_t layer, int32_t x, const fd_att
     if (h->max_alibi_bias > 0.0f) scores = fd_build_attn_alibi(b, layer, scores);
     int32_t weights = fd_build_attn_softmax(b, layer, scores, how->sinks);
     int32_t out = fd_build_attn_mix(b, layer, weights, cache_v);
-    if (how->gated) out = gate(b, layer, out, both);
+    if (how->gated || how->gated_apart) out = gate(b, layer, out, both, x);
     return fd_build_matmul(b, layer, "attn_proj", "attn_output", out, h->n_embd, FD_OPTIONAL);
 }
 
@@ -131,17 +134,44 @@ void fd_build_scaled_logits(fd_builder *b, int32_t x, float factor) {
     fd_build_scale(b, -1, "logits", output(b, "logits_raw", "output_norm", x), factor);
 }
 
-fd_windows fd_read_windows(fd_builder *b, int32_t default_period) {
-    fd_windows windows = {0, default_period};
-    fd_code code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &windows.window);
-    if (code == FD_OK)
-        code = fd_key_i32(b->keys, "attention.sliding_window_pattern", default_period, 1, 4096, &windows.period);
+void fd_build_scaled_capped_logits(fd_builder *b, int32_t x, float factor, float cap) {
+    x = fd_build_scale(b, -1, "logits_scaled", output(b, "logits_raw", "output_norm", x), factor);
+    fd_build_softcap(b, -1, "logits", x, cap);
+}
+
+fd_windows fd_read_windows(fd_builder *b, int32_t default_window, int32_t default_period) {
+    static const char key[] = "attention.sliding_window_pattern";
+    fd_windows windows = {default_window, default_period, fd_key_find(b->keys, key)};
+    fd_code code = fd_key_i32(b->keys, "attention.sliding_window", default_window, 0, INT32_MAX, &windows.window);
+    if (windows.pattern && windows.pattern->type != FD_GGUF_ARRAY) windows.pattern = NULL;
+    if (code == FD_OK && !windows.pattern) code = fd_key_i32(b->keys, key, default_period, 1, 4096, &windows.period);
+    if (code == FD_OK && windows.pattern && windows.pattern->count < (uint64_t)b->h->n_layer)
+        code = fd_fail(b->err, FD_ERR_INPUT, "key %s.%s: %llu items, expected %d layers", b->h->arch, key,
+                       (unsigned long long)windows.pattern->count, b->h->n_layer);
     if (code != FD_OK) fd_builder_set_error(b, code);
+    b->graph->hparams.window = windows.window;
     return windows;
 }
 
+fd_rope fd_rope_of_windows(fd_builder *b, double default_base, bool scaled) {
+    fd_rope rope = b->h->rope;
+    fd_code code = fd_key_f64(b->keys, "rope.freq_base_swa", default_base, &rope.base);
+    if (code == FD_OK && !scaled) {
+        rope.scaling = FD_ROPE_SCALING_NONE;
+        code = fd_key_f64(b->keys, "rope.scaling.attn_factor", 1.0, &rope.attention_factor);
+    }
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    return rope;
+}
+
+bool fd_is_windowed(const fd_windows *windows, int32_t layer) {
+    int64_t item = 0;
+    if (!windows->pattern) return layer % windows->period < windows->period - 1;
+    return fd_gguf_item_i64(windows->pattern, (uint64_t)layer, &item) && item != 0;
+}
+
 int32_t fd_window_of(const fd_windows *windows, int32_t layer) {
-    return layer % windows->period < windows->period - 1 ? windows->window : 0;
+    return fd_is_windowed(windows, layer) ? windows->window : 0;
 }
 
 int32_t fd_build_parallel_layer(fd_builder *b, int32_t layer, int32_t x, const fd_attention_block *how,

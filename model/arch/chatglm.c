@@ -14,6 +14,6 @@ const fd_arch fd_arch_chatglm = {
     .rope_rows_kept = true,
     .list = list,
     .norm = FD_NORM_RMS,
-    .made_keys = "rope.dimension_count=32",
+    .made_keys = "rope.dimension_count=32&head",
     .made_with = "attn_qkv.weight attn_qkv.bias ffn_up.weight",
 };

@@ -18,12 +18,12 @@ static void list(fd_builder *b) {
 
 /* Three layers of four have a sliding window; the fourth sees everything and rotates nothing. */
 static void list_cohere2(fd_builder *b) {
-    const fd_windows windows = fd_read_windows(b, 4);
+    const fd_windows windows = fd_read_windows(b, 0, 4);
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
-        attention.no_rope = layer % windows.period == windows.period - 1;
+        attention.no_rope = !fd_is_windowed(&windows, layer);
         x = fd_build_parallel_layer(b, layer, x, &attention, FD_OP_SILU_MUL);
     }
     fd_build_scaled_logits(b, x, b->h->logit_scale);

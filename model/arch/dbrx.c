@@ -24,4 +24,5 @@ const fd_arch fd_arch_dbrx = {
     .norm = FD_NORM_LAYER,
     .made_keys = "attention.clamp_kqv=2.0 expert_count=4 expert_used_count=2",
     .made_with = "attn_qkv.weight",
+    .made_untied = true,
 };

@@ -5,8 +5,7 @@
 
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    fd_experts_block experts = fd_experts_of_file(b);
-    experts.sigmoid = false;
+    const fd_experts_block experts = {.gating = FD_GATING_GATHER, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, &experts);
 }
 
@@ -14,7 +13,7 @@ const fd_arch fd_arch_deepseek = {
     .name = "deepseek",
     .rope_pairing = FD_ROPE_INTERLEAVED,
     .list = list,
-    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS,
+    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_SCALE | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS,
     .norm = FD_NORM_RMS,
     .made_keys =
         "block_count=3 leading_dense_block_count=1 expert_count=4 expert_used_count=2 expert_feed_forward_length=256 "

@@ -22,11 +22,17 @@ static float score_scale(fd_builder *b, int32_t n_key) {
     return (float)(factor * factor / sqrt(n_key));
 }
 
+/* Files of GLM 4.7 Flash, told by its layers and vocabulary, that do not say how they gate. */
+static bool is_glm_lite(const fd_hparams *h) {
+    return h->expert_gating == 0 && (h->n_layer == 47 || h->n_layer == 48) && h->n_vocab == 154880;
+}
+
 static void list(fd_builder *b) {
-    fd_build_skip_further_tokens(b);
     fd_mla m = fd_read_mla(b);
+    if (b->h->n_layer == 26 || b->h->n_layer == 27) m.q_rank = 0; /* V2 Lite and its kin, whatever the file says */
     m.how.scale = score_scale(b, m.n_nope + m.n_rope);
-    const fd_experts_block experts = fd_experts_of_file(b);
+    fd_experts_block experts = fd_experts_of_file(b);
+    if (is_glm_lite(b->h)) experts.sigmoid = true;
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
@@ -40,8 +46,8 @@ static void list(fd_builder *b) {
 #define ARCH(of_name)                                                                                                  \
     {                                                                                                                  \
         .name = of_name, .rope_pairing = FD_ROPE_INTERLEAVED, .rope_rows_kept = true, .list = list,                    \
-        .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS |           \
-                 FD_READS_TEMPERATURE | FD_READS_VALUE_LENGTH,                                                         \
+        .reads = FD_READS_EXPERTS | FD_READS_EXPERT_SCALE | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS |           \
+                 FD_READS_DENSE_LAYERS | FD_READS_TEMPERATURE | FD_READS_VALUE_LENGTH | FD_READS_YARN_LOG_TENTH,       \
         .norm = FD_NORM_RMS,                                                                                           \
         .made_keys =                                                                                                   \
             "block_count=3 attention.head_count_kv=1 leading_dense_block_count=1 attention.q_lora_rank=96 "            \

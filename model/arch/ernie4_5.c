@@ -37,7 +37,7 @@ const fd_arch fd_arch_paddleocr = {
     .rope_pairing = FD_ROPE_HALF,
     .list = list_with_images,
     .norm = FD_NORM_RMS,
-    .made_keys = "rope.dimension_sections=16,8,8,0",
+    .made_keys = "rope.dimension_sections=head/4,head/8,head/8,0",
 };
 const fd_arch fd_arch_ernie4_5 = {
     .name = "ernie4_5",

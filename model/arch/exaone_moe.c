@@ -5,15 +5,14 @@
 #include "model/builder.h"
 
 static void list(fd_builder *b) {
-    fd_build_skip_further_tokens(b);
-    const fd_windows windows = fd_read_windows(b, 4);
+    const fd_windows windows = fd_read_windows(b, 128, 4);
     const fd_experts_block experts = fd_experts_of_file(b);
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true};
     attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
-        attention.no_rope = layer % windows.period == windows.period - 1;
+        attention.no_rope = !fd_is_windowed(&windows, layer);
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);
         x = fd_build_add(b, layer, "l_out", x, fd_build_mixture(b, layer, norm, &experts));
@@ -25,10 +24,12 @@ const fd_arch fd_arch_exaone_moe = {
     .name = "exaone-moe",
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
-    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_DENSE_LAYERS,
+    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_SCALE | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS |
+             FD_READS_DENSE_LAYERS,
     .norm = FD_NORM_RMS,
     .made_keys = "block_count=4 attention.sliding_window=16 leading_dense_block_count=1 expert_count=4 "
                  "expert_used_count=2 expert_feed_forward_length=256 expert_shared_count=1 expert_weights_norm=true "
                  "expert_gating_func=2 expert_weights_scale=2.5",
     .made_with = "exp_probs_b.bias",
+    .made_untied = true,
 };

@@ -61,13 +61,6 @@ int32_t fd_build_experts(fd_builder *b, int32_t layer, int32_t x, const fd_exper
     return fd_build_routed_experts(b, layer, x, x, how);
 }
 
-void fd_build_skip_further_tokens(fd_builder *b) {
-    int32_t n_further = 0;
-    fd_code code = fd_key_i32(b->keys, "nextn_predict_layers", 0, 0, b->h->n_layer - 1, &n_further);
-    if (code != FD_OK) fd_builder_set_error(b, code);
-    b->graph->hparams.n_layer -= n_further;
-}
-
 int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t experts, const fd_experts_block *how) {
     const fd_hparams *h = b->h;
     const bool gated = fd_is_gated(how->activation);
@@ -83,6 +76,12 @@ int32_t fd_build_shared_experts(fd_builder *b, int32_t layer, int32_t x, int32_t
         out = fd_build_expert_sum(b, layer, "ffn_shexp_gated", fd_build_heads(b, out, 1), share);
     }
     return fd_build_add(b, layer, "ffn_out", experts, out);
+}
+
+void fd_default_expert_length(fd_builder *b) {
+    fd_hparams *h = &b->graph->hparams;
+    if (h->n_expert > 0 && !fd_key_find(b->keys, "expert_feed_forward_length"))
+        h->n_ff_expert = h->n_ff / h->n_expert_used;
 }
 
 fd_experts_block fd_experts_of_file(const fd_builder *b) {

@@ -26,5 +26,6 @@ const fd_arch fd_arch_falcon = {
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
     .norm = FD_NORM_LAYER,
+    .rope_whole = true,
     .made_with = FD_NORM_BIASES " attn_qkv.weight",
 };

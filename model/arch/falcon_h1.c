@@ -24,6 +24,7 @@ const fd_arch fd_arch_falcon_h1 = {
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
     .norm = FD_NORM_RMS,
-    .made_keys = "ssm.conv_kernel=4 ssm.inner_size=512 ssm.state_size=32 ssm.time_step_rank=8 ssm.group_count=2",
+    .made_keys =
+        "ssm.conv_kernel=4 ssm.inner_size=2*embd ssm.state_size=32 ssm.time_step_rank=8&inner ssm.group_count=2",
     .made_with = "ffn_norm ssm_conv1d.bias ssm_norm.weight",
 };

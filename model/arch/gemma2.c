@@ -11,12 +11,15 @@ static float score_scale(const fd_hparams *h) {
 
 static void list(fd_builder *b) {
     const fd_hparams *h = b->h;
+    const fd_windows windows = fd_read_windows(b, 4096, 2);
+    const fd_rope local = fd_rope_of_windows(b, b->h->rope.base, true);
     fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .softcap = h->attn_softcap, .scale = score_scale(h)};
     int32_t x = fd_build_embed(b, "token_embd");
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)h->n_embd));
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
-        attention.window = layer % 2 == 0 ? h->window : 0;
+        attention.window = fd_window_of(&windows, layer);
+        attention.rope = attention.window ? &local : NULL;
         x = fd_build_post_norm_layer(b, layer, x, &attention, FD_OP_GELU_MUL, true);
     }
     fd_build_capped_logits(b, x, h->final_softcap);
@@ -26,7 +29,7 @@ const fd_arch fd_arch_gemma2 = {
     .name = "gemma2",
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
-    .reads = FD_READS_WINDOW | FD_READS_SOFTCAPS,
+    .reads = FD_READS_SOFTCAPS,
     .made_keys = "attention.sliding_window=16 attn_logit_softcapping=50.0 final_logit_softcapping=30.0",
     .made_tied = true,
 };

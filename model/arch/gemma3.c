@@ -1,5 +1,5 @@
-/* gemma3: as gemma2 without softcaps, with norms of the heads of Q and K. Five layers of six have a sliding window
- * and a RoPE of their own, of base 10000 and unscaled. The file's norm weights hold Gemma's 1 + w already.
+/* gemma3: as gemma2 without a softcap on scores, with norms of the heads of Q and K. Five layers of six have a sliding
+ * window and a RoPE of their own, of base 10000 and unscaled. The file's norm weights hold Gemma's 1 + w already.
  * Source: Google, Gemma 3, 2025, and transformers' Gemma3TextModel. */
 #include <math.h>
 
@@ -11,12 +11,11 @@ static float score_scale(const fd_hparams *h) {
 }
 
 static void list(fd_builder *b) {
-    const fd_windows windows = fd_read_windows(b, 6);
-    fd_rope local = b->h->rope;
-    fd_code code = fd_key_f64(b->keys, "rope.freq_base_swa", 10000.0, &local.base);
+    const fd_windows windows = fd_read_windows(b, 0, 6);
+    const fd_rope local = fd_rope_of_windows(b, 10000.0, false);
+    double softcap = 0;
+    fd_code code = fd_key_f64(b->keys, "final_logit_softcapping", 0.0, &softcap);
     if (code != FD_OK) fd_builder_set_error(b, code);
-    local.scaling = FD_ROPE_SCALING_NONE;
-    local.attention_factor = 1;
     fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true, .scale = score_scale(b->h)};
     int32_t x = fd_build_embed(b, "token_embd");
@@ -26,7 +25,10 @@ static void list(fd_builder *b) {
         attention.rope = attention.window ? &local : NULL;
         x = fd_build_post_norm_layer(b, layer, x, &attention, FD_OP_GELU_MUL, true);
     }
-    fd_build_logits(b, x);
+    if (softcap > 0)
+        fd_build_capped_logits(b, x, (float)softcap);
+    else
+        fd_build_logits(b, x);
 }
 
 const fd_arch fd_arch_gemma3 = {

@@ -38,10 +38,14 @@ static gemma4 read_keys(fd_builder *b) {
                 .dim_windowed = key(b, "attention.key_length_swa", -1, 2, 4096),
                 .n_layer_kv = n_layer - key(b, "attention.shared_kv_layers", 0, 0, n_layer - 1),
                 .n_extra = key(b, "embedding_length_per_layer_input", 0, 0, 1 << 20),
-                .rope_windowed = b->h->rope,
+                .rope_windowed = fd_rope_of_windows(b, 10000.0, false),
                 .factors = fd_build_rope_factors(b),
                 .last = {{-1, -1}, {-1, -1}}};
     double softcap = 0;
+    if (b->code == FD_OK && g.n_layer_kv < 2)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
+                                        "key gemma4.attention.shared_kv_layers: leaves %d layers of %d, expected 2",
+                                        g.n_layer_kv, n_layer));
     if (key(b, "attention.value_length_swa", g.dim_windowed, 2, 4096) != g.dim_windowed)
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_UNSUPPORTED,
                                         "key gemma4.attention.value_length_swa: expected key_length_swa's %d",
@@ -50,8 +54,7 @@ static gemma4 read_keys(fd_builder *b) {
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,
                                         "key gemma4.attention.sliding_window_pattern: expected %d layers", n_layer));
     g.rope_windowed.n_rot = key(b, "rope.dimension_count_swa", g.dim_windowed, 2, g.dim_windowed);
-    fd_code code = fd_key_f64(b->keys, "rope.freq_base_swa", 10000.0, &g.rope_windowed.base);
-    if (code == FD_OK) code = fd_key_f64(b->keys, "final_logit_softcapping", 0.0, &softcap);
+    fd_code code = fd_key_f64(b->keys, "final_logit_softcapping", 30.0, &softcap);
     if (code != FD_OK) fd_builder_set_error(b, code);
     g.softcap = (float)softcap;
     return g;
@@ -172,11 +175,11 @@ const fd_arch fd_arch_gemma4 = {
     .list = list,
     .reads = FD_READS_EXPERTS | FD_READS_LAYER_SIZES,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=4 attention.sliding_window=16 attention.sliding_window_pattern=1,0,1,0 "
+    .made_keys = "block_count=4 attention.sliding_window=16 attention.sliding_window_pattern=1,0,.. "
                  "attention.key_length=32 attention.value_length=32 attention.key_length_swa=16 "
                  "attention.value_length_swa=16 rope.dimension_count=32 rope.dimension_count_swa=16 "
-                 "rope.freq_base=1000000.0 rope.freq_base_swa=10000.0 attention.head_count_kv=2,1,2,1 "
-                 "final_logit_softcapping=30.0 embedding_length_per_layer_input=32 attention.shared_kv_layers=2",
+                 "rope.freq_base=1000000.0 rope.freq_base_swa=10000.0 attention.head_count_kv=kv,1,.. "
+                 "final_logit_softcapping=30.0 embedding_length_per_layer_input=32 attention.shared_kv_layers=layers-2",
     .made_with = "rope_freqs.weight layer_output_scale.weight",
     .made_tied = true,
 };

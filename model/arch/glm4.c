@@ -18,6 +18,6 @@ const fd_arch fd_arch_glm4 = {
     .rope_rows_kept = true,
     .list = list,
     .norm = FD_NORM_RMS,
-    .made_keys = "rope.dimension_count=32",
+    .made_keys = "rope.dimension_count=32&head",
     .made_with = "ffn_up.weight",
 };

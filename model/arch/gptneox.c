@@ -25,6 +25,7 @@ const fd_arch fd_arch_gptneox = {
     .list = list,
     .reads = FD_READS_PARALLEL,
     .norm = FD_NORM_LAYER,
-    .made_keys = "use_parallel_residual=true rope.dimension_count=16",
+    .made_keys = "use_parallel_residual=true rope.dimension_count=16&head",
     .made_with = FD_EVERY_BIAS " attn_qkv.weight",
+    .made_untied = true,
 };

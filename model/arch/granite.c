@@ -51,7 +51,7 @@ const fd_arch fd_arch_granite = {
     .name = "granite",
     .rope_pairing = FD_ROPE_INTERLEAVED,
     .list = list,
-    .reads = FD_READS_SCALES,
+    .reads = FD_READS_SCALES | FD_READS_ATTENTION_SCALE | FD_READS_ROPE_SWITCH,
     .made_keys = "embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0 attention.scale=0.0625",
 };
 const fd_arch fd_arch_minicpm = {
@@ -65,7 +65,8 @@ const fd_arch fd_arch_granitemoe = {
     .name = "granitemoe",
     .rope_pairing = FD_ROPE_INTERLEAVED,
     .list = list,
-    .reads = FD_READS_SCALES | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
+    .reads =
+        FD_READS_SCALES | FD_READS_ATTENTION_SCALE | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
     .norm = FD_NORM_RMS,
     .made_keys = "embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0 attention.scale=0.0625 expert_count=4 "
                  "expert_used_count=2 "
@@ -75,10 +76,11 @@ const fd_arch fd_arch_granitehybrid = {
     .name = "granitehybrid",
     .rope_pairing = FD_ROPE_INTERLEAVED,
     .list = list_hybrid,
-    .reads = FD_READS_SCALES | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_HYBRID,
+    .reads = FD_READS_SCALES | FD_READS_ATTENTION_SCALE | FD_READS_ROPE_SWITCH | FD_READS_EXPERTS |
+             FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS | FD_READS_HYBRID,
     .norm = FD_NORM_RMS,
     .made_keys =
-        "block_count=4 attention.head_count_kv=0,2,0,0 embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0 "
-        "attention.scale=0.0625 ssm.conv_kernel=4 ssm.inner_size=512 ssm.state_size=32 ssm.time_step_rank=8 "
+        "block_count=4 attention.head_count_kv=0,kv,0,0,.. embedding_scale=12.0 residual_scale=0.22 logit_scale=8.0 "
+        "attention.scale=0.0625 ssm.conv_kernel=4 ssm.inner_size=2*embd ssm.state_size=32 ssm.time_step_rank=8&inner "
         "ssm.group_count=1",
 };

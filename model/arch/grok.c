@@ -1,14 +1,13 @@
 /* grok: Grok 1. Norms before and after each block; scores times a factor, then capped; experts with GELU, whose sum is
  * averaged, by 1/√2, with a plain FFN's where a layer has one; factors on the embedding and the logits. Older files
- * lack the keys of all these: the model's constants stand in. (Grok 2 caps the logits and scales attention by its length:
- * its keys are refused.)
+ * lack the keys of all these: the model's constants stand in. (Grok 2 scales attention by its length, which is refused.)
  * Source: xAI, Grok-1, 2024 (model.py of xai-org/grok-1). */
 #include <math.h>
 
 #include "model/builder.h"
 
 typedef struct factors {
-    double embedding, logits, scores, score_cap;
+    double embedding, logits, scores, score_cap, logit_cap;
 } factors;
 
 static factors read_factors(fd_builder *b) {
@@ -19,7 +18,8 @@ static factors read_factors(fd_builder *b) {
     } keys[] = {{"embedding_scale", 78.38367176906169, &f.embedding},
                 {"logit_scale", 0.5773502691896257, &f.logits},
                 {"attention.output_scale", 0.08838834764831845, &f.scores},
-                {"attn_logit_softcapping", 30.0, &f.score_cap}};
+                {"attn_logit_softcapping", 30.0, &f.score_cap},
+                {"final_logit_softcapping", 0.0, &f.logit_cap}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         fd_code code = fd_key_f64(b->keys, keys[i].key, keys[i].fallback, keys[i].to);
         if (code != FD_OK) fd_builder_set_error(b, code);
@@ -54,14 +54,17 @@ static void list(fd_builder *b) {
         branch = mixture(b, layer, fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x));
         x = fd_build_add(b, layer, "l_out", x, fd_build_norm(b, layer, "ffn_post_norm", last, branch));
     }
-    fd_build_scaled_logits(b, x, (float)f.logits);
+    if (f.logit_cap > 0)
+        fd_build_scaled_capped_logits(b, x, (float)f.logits, (float)f.logit_cap);
+    else
+        fd_build_scaled_logits(b, x, (float)f.logits);
 }
 
 const fd_arch fd_arch_grok = {
     .name = "grok",
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
-    .reads = FD_READS_EXPERTS,
+    .reads = FD_READS_EXPERTS | FD_READS_YARN_EXT,
     .norm = FD_NORM_RMS,
     .made_keys = "expert_count=4 expert_used_count=2 expert_feed_forward_length=256",
     .made_with = "ffn_gate.weight ffn_up.weight ffn_down.weight",

@@ -18,6 +18,6 @@ const fd_arch fd_arch_hunyuan_moe = {
     .list = list,
     .reads = FD_READS_EXPERTS | FD_READS_SHARED_EXPERTS,
     .norm = FD_NORM_RMS,
-    .made_keys = "feed_forward_length=256 expert_count=4 expert_used_count=2 expert_feed_forward_length=256 "
+    .made_keys = "feed_forward_length=256 expert_count=4 expert_used_count=2 expert_feed_forward_length=ff "
                  "expert_shared_feed_forward_length=256",
 };

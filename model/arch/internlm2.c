@@ -6,4 +6,9 @@ static void list(fd_builder *b) {
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, NULL);
 }
 
-const fd_arch fd_arch_internlm2 = {"internlm2", FD_ROPE_INTERLEAVED, list, 0};
+const fd_arch fd_arch_internlm2 = {
+    .name = "internlm2",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .made_untied = true,
+};

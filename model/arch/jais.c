@@ -17,6 +17,7 @@ const fd_arch fd_arch_jais = {
     .list = list,
     .reads = FD_READS_ALIBI,
     .norm = FD_NORM_LAYER,
-    .made_keys = "attention.head_count_kv=4 attention.max_alibi_bias=8.0",
+    .made_keys = "attention.head_count_kv=heads attention.max_alibi_bias=8.0",
     .made_with = FD_EVERY_BIAS " attn_qkv.weight",
+    .made_untied = true,
 };

@@ -29,7 +29,8 @@ const fd_arch fd_arch_jamba = {
     .list = list,
     .reads = FD_READS_HYBRID | FD_READS_EXPERTS,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=3 attention.head_count_kv=0,2,0 ssm.conv_kernel=4 ssm.inner_size=512 ssm.state_size=16 "
-                 "ssm.time_step_rank=16 expert_count=4 expert_used_count=2",
+    .made_keys =
+        "block_count=3 attention.head_count_kv=0,kv,0,.. ssm.conv_kernel=4 ssm.inner_size=2*embd ssm.state_size=16 "
+        "ssm.time_step_rank=16 expert_count=4 expert_used_count=2",
     .made_with = "ssm_dt_norm.weight",
 };

@@ -19,11 +19,11 @@ static int32_t mix(fd_builder *b, int32_t layer, int32_t x, int32_t n_tap) {
     return fd_build_matmul(b, layer, "conv_proj", "shortconv.out_proj", mixed, n, FD_OPTIONAL);
 }
 
-static void list(fd_builder *b) {
+static void list_with(fd_builder *b, int32_t window) {
     int32_t n_tap = 1;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true};
+    attention.window = window;
     fd_code code = fd_key_i32(b->keys, "shortconv.l_cache", -1, 1, 64, &n_tap);
-    if (code == FD_OK) code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &attention.window);
     if (code != FD_OK) fd_builder_set_error(b, code);
     fd_experts_block experts = fd_experts_of_file(b);
     experts.gating = FD_GATING_NORMALISED;
@@ -40,22 +40,34 @@ static void list(fd_builder *b) {
     fd_build_logits_normed(b, x, "token_embd_norm");
 }
 
+/* LFM2 alone may have a window, in every layer that attends. */
+static void list(fd_builder *b) {
+    int32_t window = 0;
+    fd_code code = fd_key_i32(b->keys, "attention.sliding_window", 0, 0, INT32_MAX, &window);
+    if (code != FD_OK) fd_builder_set_error(b, code);
+    list_with(b, window);
+}
+
+static void list_experts(fd_builder *b) {
+    list_with(b, 0);
+}
+
 const fd_arch fd_arch_lfm2 = {
     .name = "lfm2",
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
     .reads = FD_READS_HYBRID,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=3 attention.head_count_kv=0,2,0 shortconv.l_cache=3",
+    .made_keys = "block_count=3 attention.head_count_kv=0,kv,0,.. shortconv.l_cache=3",
     .made_tied = true,
 };
 const fd_arch fd_arch_lfm2moe = {
     .name = "lfm2moe",
     .rope_pairing = FD_ROPE_HALF,
-    .list = list,
+    .list = list_experts,
     .reads = FD_READS_HYBRID | FD_READS_EXPERTS | FD_READS_DENSE_LAYERS,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=3 attention.head_count_kv=0,2,0 shortconv.l_cache=3 leading_dense_block_count=1 "
+    .made_keys = "block_count=3 attention.head_count_kv=0,kv,0,.. shortconv.l_cache=3 leading_dense_block_count=1 "
                  "expert_count=4 expert_used_count=2 expert_feed_forward_length=256 expert_gating_func=2",
     .made_with = "exp_probs_b.bias",
     .made_tied = true,

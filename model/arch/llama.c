@@ -10,4 +10,10 @@ static void list(fd_builder *b) {
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, &experts);
 }
 
-const fd_arch fd_arch_llama = {"llama", FD_ROPE_INTERLEAVED, list, FD_READS_EXPERTS | FD_READS_EXPERT_NORM};
+const fd_arch fd_arch_llama = {
+    .name = "llama",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM,
+    .rope_whole = true,
+};

@@ -29,6 +29,8 @@ static int32_t read_step(fd_builder *b) {
     int32_t step = 1, window = CHUNK;
     fd_code code = fd_key_i32(b->keys, "interleave_moe_layer_step", 1, 1, 4096, &step);
     if (code == FD_OK) code = fd_key_i32(b->keys, "attention.sliding_window", CHUNK, CHUNK, CHUNK, &window);
+    if (code == FD_OK && b->h->n_layer < PERIOD) /* llama.cpp ends where no layer has the temperature */
+        code = fd_fail(b->err, FD_ERR_INPUT, "key llama4.block_count: %d, expected at least %d", b->h->n_layer, PERIOD);
     if (code == FD_OK && b->h->n_expert_used != 1)
         code = fd_fail(b->err, FD_ERR_UNSUPPORTED, "key llama4.expert_used_count: %d, expected 1", b->h->n_expert_used);
     if (code != FD_OK) fd_builder_set_error(b, code);
@@ -42,6 +44,8 @@ static void list(fd_builder *b) {
                                 .no_temperature = true,
                                 .window = CHUNK,
                                 .chunked = true};
+    const fd_rope of_local = fd_rope_of_windows(b, b->h->rope.base, true);
+    local.rope = &of_local;
     local.rope_freqs = fd_build_rope_factors(b);
     const fd_attention_block global = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = true, .temperature_first = 1};

@@ -1,6 +1,6 @@
 /* mamba and mamba2 (Codestral Mamba): no attention. Each layer mixes a few positions by a convolution, then carries a
  * state through all of them, which decays by a step dt and takes in dt x B; C reads it. In mamba dt, B and C are made of
- * x, and every channel has a decay for each element of its state; in mamba2 they come with x from one matrix, heads of
+ * x (and normed without weights in Falcon Mamba), and every channel has a decay for each element of its state; in mamba2 they come with x from one matrix, heads of
  * channels share dt and a decay, groups of heads B and C, and the gated result is normed.
  *
  * The state of a position follows from the rows before it, so it is not stored: the scan reads a cache of dt, x and B, as
@@ -50,7 +50,11 @@ int32_t fd_build_mamba(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm 
         fd_build_matmul_part(b, layer, "ssm_b", "ssm_x", x, (fd_part){s->n_rank, n_made}, s->n_state, FD_OPTIONAL);
     int32_t read = fd_build_matmul_part(b, layer, "ssm_c", "ssm_x", x, (fd_part){s->n_rank + s->n_state, n_made},
                                         s->n_state, FD_OPTIONAL);
-    if (fd_build_has(b, layer, "ssm_dt_norm.weight")) { /* jamba's */
+    if (s->normed) {
+        dt = fd_build_unit_norm(b, layer, "ssm_dt_unit", "ssm_dt_norm", dt);
+        to_state = fd_build_unit_norm(b, layer, "ssm_b_unit", "ssm_b_norm", fd_build_heads(b, to_state, 1));
+        read = fd_build_unit_norm(b, layer, "ssm_c_unit", "ssm_c_norm", fd_build_heads(b, read, 1));
+    } else if (fd_build_has(b, layer, "ssm_dt_norm.weight")) { /* jamba's */
         dt = fd_build_norm(b, layer, "ssm_dt_norm", "ssm_dt_norm", dt);
         to_state = fd_build_norm(b, layer, "ssm_b_norm", "ssm_b_norm", fd_build_heads(b, to_state, 1));
         read = fd_build_norm(b, layer, "ssm_c_norm", "ssm_c_norm", fd_build_heads(b, read, 1));
@@ -99,7 +103,9 @@ static void list_with(fd_builder *b, const fd_ssm *s,
 }
 
 static void list(fd_builder *b) {
-    const fd_ssm s = fd_read_ssm(b);
+    fd_ssm s = fd_read_ssm(b);
+    fd_code code = fd_key_bool(b->keys, "ssm.dt_b_c_rms", false, &s.normed);
+    if (code != FD_OK) fd_builder_set_error(b, code);
     list_with(b, &s, fd_build_mamba);
 }
 
@@ -128,7 +134,7 @@ const fd_arch fd_arch_mamba = {
     .reads = FD_READS_NO_ATTENTION,
     .norm = FD_NORM_RMS,
     .made_keys = "attention.head_count=0 attention.head_count_kv=0 feed_forward_length=0 ssm.conv_kernel=4 "
-                 "ssm.inner_size=512 ssm.state_size=16 ssm.time_step_rank=16",
+                 "ssm.inner_size=2*embd ssm.state_size=16 ssm.time_step_rank=16",
 };
 const fd_arch fd_arch_mamba2 = {
     .name = "mamba2",
@@ -136,5 +142,5 @@ const fd_arch fd_arch_mamba2 = {
     .reads = FD_READS_NO_ATTENTION,
     .norm = FD_NORM_RMS,
     .made_keys = "attention.head_count=0 attention.head_count_kv=0 feed_forward_length=0 ssm.conv_kernel=4 "
-                 "ssm.inner_size=512 ssm.state_size=32 ssm.time_step_rank=8 ssm.group_count=1",
+                 "ssm.inner_size=2*embd ssm.state_size=32 ssm.time_step_rank=8&inner ssm.group_count=1",
 };

@@ -17,7 +17,8 @@ const fd_arch fd_arch_minimax_m2 = {
     .list = list,
     .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM,
     .norm = FD_NORM_RMS,
-    .made_keys = "rope.dimension_count=16 expert_count=4 expert_used_count=2 expert_gating_func=2 "
-                 "feed_forward_length=256 expert_feed_forward_length=256",
+    .made_keys = "rope.dimension_count=16&head expert_count=4 expert_used_count=2 expert_gating_func=2 "
+                 "feed_forward_length=256 expert_feed_forward_length=ff",
     .made_with = "exp_probs_b.bias",
+    .made_untied = true,
 };

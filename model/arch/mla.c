@@ -31,6 +31,10 @@ fd_mla fd_read_mla(fd_builder *b) {
         n_key = h->head_dim;
         read_key(b, "attention.value_length", h->n_embd / h->n_head, 1, &m.n_value);
     }
+    const int32_t n_head_kv = m.absorbed ? 1 : h->n_head;
+    if (b->code == FD_OK && h->n_head_kv != n_head_kv)
+        fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT, "key %s.attention.head_count_kv: %d, expected %d",
+                                        h->arch, h->n_head_kv, n_head_kv));
     m.n_nope = n_key - m.n_rope;
     if (b->code == FD_OK && m.n_nope < 1)
         fd_builder_set_error(b, fd_fail(b->err, FD_ERR_INPUT,

@@ -13,6 +13,7 @@ const fd_arch fd_arch_nemotron = {
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
     .norm = FD_NORM_LAYER,
-    .made_keys = "rope.dimension_count=32",
+    .made_keys = "rope.dimension_count=32&head",
     .made_with = FD_NORM_BIASES,
+    .made_untied = true,
 };

@@ -30,20 +30,21 @@ const fd_arch fd_arch_nemotron_h = {
     .list = list,
     .reads = FD_READS_HYBRID,
     .norm = FD_NORM_RMS,
-    .made_keys = "attention.layer_norm_epsilon=1e-5 block_count=4 attention.head_count_kv=0,0,2,0 "
-                 "feed_forward_length=0,512,0,512 ssm.conv_kernel=4 "
-                 "ssm.inner_size=512 ssm.state_size=32 ssm.time_step_rank=8 ssm.group_count=2",
+    .made_keys = "attention.layer_norm_epsilon=1e-5 block_count=4 attention.head_count_kv=0,0,kv,0,.. "
+                 "feed_forward_length=0,ff,0,ff,.. ssm.conv_kernel=4 "
+                 "ssm.inner_size=2*embd ssm.state_size=32 ssm.time_step_rank=8&inner ssm.group_count=2",
     .made_with = "ssm_conv1d.bias ssm_norm.weight",
 };
 const fd_arch fd_arch_nemotron_h_moe = {
     .name = "nemotron_h_moe",
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
-    .reads = FD_READS_HYBRID | FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
+    .reads =
+        FD_READS_HYBRID | FD_READS_EXPERTS | FD_READS_EXPERT_SCALE | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
     .norm = FD_NORM_RMS,
-    .made_keys = "attention.layer_norm_epsilon=1e-5 block_count=4 attention.head_count_kv=0,0,2,0 "
-                 "feed_forward_length=0,256,0,256 ssm.conv_kernel=4 "
-                 "ssm.inner_size=512 ssm.state_size=32 ssm.time_step_rank=8 ssm.group_count=2 expert_count=4 "
+    .made_keys = "attention.layer_norm_epsilon=1e-5 block_count=4 attention.head_count_kv=0,0,kv,0,.. "
+                 "feed_forward_length=0,ff,0,ff,.. ssm.conv_kernel=4 "
+                 "ssm.inner_size=2*embd ssm.state_size=32 ssm.time_step_rank=8&inner ssm.group_count=2 expert_count=4 "
                  "expert_used_count=2 expert_feed_forward_length=256 expert_shared_feed_forward_length=256 "
                  "expert_weights_norm=true expert_weights_scale=2.5",
     .made_with = "ssm_conv1d.bias ssm_norm.weight exp_probs_b.bias",

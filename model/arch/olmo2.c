@@ -4,7 +4,7 @@
 #include "model/builder.h"
 
 static void list(fd_builder *b) {
-    const fd_windows windows = fd_read_windows(b, 4);
+    const fd_windows windows = fd_read_windows(b, 0, 4);
     fd_rope unscaled = b->h->rope;
     unscaled.scaling = FD_ROPE_SCALING_NONE;
     unscaled.attention_factor = 1;
@@ -18,4 +18,9 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_olmo2 = {"olmo2", FD_ROPE_HALF, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_olmo2 = {
+    .name = "olmo2",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .made_untied = true,
+};

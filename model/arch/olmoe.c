@@ -16,5 +16,7 @@ const fd_arch fd_arch_olmoe = {
     .list = list,
     .reads = FD_READS_EXPERTS,
     .norm = FD_NORM_RMS,
-    .made_keys = "attention.head_count_kv=4 expert_count=4 expert_used_count=2",
+    .made_keys = "attention.head_count_kv=heads expert_count=4 expert_used_count=2",
+    .made_untied = true,
+    .kv_each = true,
 };

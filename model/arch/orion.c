@@ -13,4 +13,5 @@ const fd_arch fd_arch_orion = {
     .list = list,
     .norm = FD_NORM_LAYER,
     .made_with = FD_NORM_BIASES,
+    .made_untied = true,
 };

@@ -16,6 +16,7 @@ const fd_arch fd_arch_phi2 = {
     .rope_pairing = FD_ROPE_HALF,
     .list = list,
     .norm = FD_NORM_LAYER,
-    .made_keys = "rope.dimension_count=32",
+    .made_keys = "rope.dimension_count=32&head",
     .made_with = FD_EVERY_BIAS " attn_qkv.weight output.bias",
+    .made_untied = true,
 };

@@ -10,4 +10,9 @@ static void list(fd_builder *b) {
     fd_build_logits(b, x);
 }
 
-const fd_arch fd_arch_plamo = {"plamo", FD_ROPE_HALF, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_plamo = {
+    .name = "plamo",
+    .rope_pairing = FD_ROPE_HALF,
+    .list = list,
+    .made_untied = true,
+};

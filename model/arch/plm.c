@@ -22,7 +22,7 @@ const fd_arch fd_arch_plm = {
     .list = list,
     .reads = FD_READS_VALUE_LENGTH,
     .norm = FD_NORM_RMS,
-    .made_keys = "attention.head_count_kv=4 attention.kv_lora_rank=64 attention.key_length=48 "
+    .made_keys = "attention.head_count_kv=heads attention.kv_lora_rank=64 attention.key_length=48 "
                  "attention.value_length=40 rope.dimension_count=16",
     .made_tied = true,
 };

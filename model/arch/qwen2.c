@@ -24,12 +24,14 @@ const fd_arch fd_arch_qwen2vl = {
     .name = "qwen2vl",
     .rope_pairing = FD_ROPE_HALF,
     .list = list_with_images,
-    .made_keys = "rope.dimension_sections=16,8,8,0",
+    .made_keys = "rope.dimension_sections=head/4,head/8,head/8,0",
 };
 const fd_arch fd_arch_qwen = {
     .name = "qwen",
     .rope_pairing = FD_ROPE_HALF,
     .list = list_first,
-    .made_keys = "attention.head_count_kv=4",
+    .made_keys = "attention.head_count_kv=heads",
     .made_with = "attn_qkv.weight",
+    .made_untied = true,
+    .kv_each = true,
 };

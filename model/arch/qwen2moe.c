@@ -7,6 +7,8 @@ static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = FD_NO_ROPE_FACTORS};
     const fd_experts_block experts = {
         .gating = FD_GATING_GATHER, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL, .shared_gated = true};
+    fd_default_expert_length(b);
+    if (b->h->n_ff_shared == 0) b->graph->hparams.n_ff_shared = b->h->n_ff;
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, &experts);
 }
 
@@ -18,4 +20,5 @@ const fd_arch fd_arch_qwen2moe = {
     .norm = FD_NORM_RMS,
     .made_keys =
         "expert_count=4 expert_used_count=2 expert_feed_forward_length=256 expert_shared_feed_forward_length=256",
+    .made_untied = true,
 };

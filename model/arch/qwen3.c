@@ -9,6 +9,7 @@ static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true, .rope_freqs = FD_NO_ROPE_FACTORS};
     const fd_experts_block experts = {
         .gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
+    fd_default_expert_length(b);
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, &experts);
 }
 
@@ -31,13 +32,14 @@ const fd_arch fd_arch_qwen3vl = {
     .name = "qwen3vl",
     .rope_pairing = FD_ROPE_HALF,
     .list = list_with_images,
-    .made_keys = "rope.dimension_sections=11,11,10,0 n_deepstack_layers=0",
+    .made_keys = "rope.dimension_sections=head/6,head/6,head-4/6,0 n_deepstack_layers=0",
 };
 const fd_arch fd_arch_qwen3vlmoe = {
     .name = "qwen3vlmoe",
     .rope_pairing = FD_ROPE_HALF,
     .list = list_with_images,
     .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM,
-    .made_keys = "rope.dimension_sections=11,11,10,0 n_deepstack_layers=0 expert_count=4 expert_used_count=2 "
+    .made_keys = "rope.dimension_sections=head/6,head/6,head-4/6,0 n_deepstack_layers=0 expert_count=4 "
+                 "expert_used_count=2 "
                  "expert_feed_forward_length=256 expert_weights_norm=true",
 };

@@ -127,11 +127,12 @@ static bool attends(fd_builder *b, int32_t layer) {
 }
 
 static void list_with(fd_builder *b, bool in_turn) {
-    fd_build_skip_further_tokens(b);
     const fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .qk_norm = true, .gated = true, .rope_freqs = FD_NO_ROPE_FACTORS};
     const fd_experts_block experts = {
         .gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL, .shared_gated = true};
+    fd_default_expert_length(b);
+    if (b->h->n_expert > 0 && b->h->n_ff_shared == 0) b->graph->hparams.n_ff_shared = b->h->n_ff;
     const delta d = read_delta(b, in_turn);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
@@ -160,16 +161,17 @@ const fd_arch fd_arch_qwen3next = {
     .list = list,
     .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=4 rope.dimension_count=16 full_attention_interval=4 expert_count=4 expert_used_count=2 "
-                 "expert_feed_forward_length=256 expert_shared_feed_forward_length=256 ssm.conv_kernel=4 "
-                 "ssm.state_size=32 ssm.group_count=2 ssm.time_step_rank=4 ssm.inner_size=128",
+    .made_keys =
+        "block_count=4 rope.dimension_count=16&head full_attention_interval=4 expert_count=4 expert_used_count=2 "
+        "expert_feed_forward_length=256 expert_shared_feed_forward_length=256 ssm.conv_kernel=4 "
+        "ssm.state_size=32 ssm.group_count=2 ssm.time_step_rank=4 ssm.inner_size=128",
 };
 const fd_arch fd_arch_qwen35 = {
     .name = "qwen35",
     .rope_pairing = FD_ROPE_HALF,
     .list = list_in_turn,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=4 rope.dimension_count=16 rope.dimension_sections=3,3,2,0 full_attention_interval=4 "
+    .made_keys = "block_count=4 rope.dimension_count=16&head rope.dimension_sections=3,3,2,0 full_attention_interval=4 "
                  "ssm.conv_kernel=4 ssm.state_size=32 ssm.group_count=2 ssm.time_step_rank=4 ssm.inner_size=128",
 };
 const fd_arch fd_arch_qwen35moe = {
@@ -178,7 +180,7 @@ const fd_arch fd_arch_qwen35moe = {
     .list = list_in_turn,
     .reads = FD_READS_EXPERTS | FD_READS_EXPERT_NORM | FD_READS_SHARED_EXPERTS,
     .norm = FD_NORM_RMS,
-    .made_keys = "block_count=4 rope.dimension_count=16 rope.dimension_sections=3,3,2,0 full_attention_interval=4 "
+    .made_keys = "block_count=4 rope.dimension_count=16&head rope.dimension_sections=3,3,2,0 full_attention_interval=4 "
                  "expert_count=4 expert_used_count=2 expert_feed_forward_length=256 "
                  "expert_shared_feed_forward_length=256 ssm.conv_kernel=4 ssm.state_size=32 ssm.group_count=2 "
                  "ssm.time_step_rank=6 ssm.inner_size=192",

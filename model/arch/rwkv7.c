@@ -162,4 +162,5 @@ const fd_arch fd_arch_rwkv7 = {
                  "attention.value_residual_mix_lora_rank=32 attention.gate_lora_rank=64",
     .made_with = FD_NORM_BIASES " token_embd_norm.bias attn_norm_2.bias time_mix_v0.weight time_mix_v1.weight "
                                 "time_mix_v2.weight",
+    .made_untied = true,
 };

@@ -27,6 +27,7 @@ const fd_arch fd_arch_stablelm = {
     .list = list,
     .reads = FD_READS_PARALLEL,
     .norm = FD_NORM_LAYER,
-    .made_keys = "rope.dimension_count=16 use_parallel_residual=false",
+    .made_keys = "rope.dimension_count=16&head use_parallel_residual=false",
     .made_with = FD_NORM_BIASES " ffn_norm.weight",
+    .made_untied = true,
 };

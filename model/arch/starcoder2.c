@@ -22,4 +22,5 @@ const fd_arch fd_arch_codeshell = {
     .list = list,
     .norm = FD_NORM_LAYER,
     .made_with = FD_EVERY_BIAS " attn_qkv.weight",
+    .made_untied = true,
 };

@@ -7,4 +7,9 @@ static void list(fd_builder *b) {
     fd_build_pre_norm_model(b, &attention, FD_OP_SILU_MUL, NULL);
 }
 
-const fd_arch fd_arch_xverse = {"xverse", FD_ROPE_INTERLEAVED, list, 0, FD_NORM_RMS};
+const fd_arch fd_arch_xverse = {
+    .name = "xverse",
+    .rope_pairing = FD_ROPE_INTERLEAVED,
+    .list = list,
+    .made_untied = true,
+};

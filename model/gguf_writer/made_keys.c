@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "model/gguf_writer/internal.h"
+#include "model/gguf_writer/made_sizes.h"
 
 typedef struct keys {
     const fd_arch *arch;
+    fd_made_sizes sizes;
     fd_gguf_writer *writer;
     fd_error *err;
 } keys;
@@ -50,17 +52,29 @@ static fd_code put_number(const keys *k, const char *name, int64_t value) {
     return value > 0 ? put(k, name, text) : FD_OK;
 }
 
-/* "NAME=VALUE NAME=VALUE". */
-static fd_code put_list(const keys *k, const char *list) {
+/* A size that is asked for. An architecture that has it as an array takes it into that, and one that has none refuses it. */
+static fd_code put_asked(const keys *k, const char *name, int64_t value) {
+    char own[256];
+    const bool has_own = value > 0 && fd_made_text(k->arch->made_keys, name, own, sizeof own);
+    if (has_own && strcmp(own, "0") == 0)
+        return fd_fail(k->err, FD_ERR_INPUT, "%s.%s: %" PRId64 " is asked for, and %s has none", k->arch->name, name,
+                       value, k->arch->name);
+    return has_own && strchr(own, ',') ? FD_OK : put_number(k, name, value);
+}
+
+/* "NAME=VALUE NAME=VALUE"; with_sizes: values may be computed from sizes. */
+static fd_code put_list(const keys *k, const char *list, bool with_sizes) {
     while (list && *list) {
         const int size = (int)strcspn(list, " ");
-        char item[256];
+        char item[256], value[16384];
         snprintf(item, sizeof item, "%.*s", size, list);
         char *equals = strchr(item, '=');
         if (!equals || equals == item || size >= (int)sizeof item)
             return fd_fail(k->err, FD_ERR_INPUT, "\"%s\": expected KEY=VALUE", item);
         *equals = '\0';
-        FD_TRY(put(k, item, equals + 1));
+        if (with_sizes && !fd_made_value(&k->sizes, equals + 1, value, sizeof value))
+            return fd_fail(k->err, FD_ERR_INPUT, "key %s.%s: too many layers", k->arch->name, item);
+        FD_TRY(put(k, item, with_sizes ? value : equals + 1));
         list += size;
         list += strspn(list, " ");
     }
@@ -111,28 +125,30 @@ fd_code fd_made_vocabulary(int64_t n, fd_gguf_writer *writer, fd_error *err) {
 }
 
 fd_code fd_made_keys(const fd_made_model *what, const fd_arch *arch, fd_gguf_writer *writer, fd_error *err) {
-    const keys k = {arch, writer, err};
+    const keys k = {arch, fd_made_sizes_of(what, arch), writer, err};
+    char own[256], name[128];
+    /* Without a word of K/V heads there is one to a head, or what the architecture has. */
+    const bool own_kv = fd_made_text(arch->made_keys, "attention.head_count_kv", own, sizeof own);
     const struct {
         const char *name;
         int32_t asked, fallback;
     } sizes[] = {{"block_count", what->n_layer, 2},
                  {"embedding_length", what->n_embd, 256},
                  {"attention.head_count", what->n_head, 4},
-                 {"attention.head_count_kv", what->n_head_kv ? what->n_head_kv : what->n_head, 2},
+                 {"attention.head_count_kv", what->n_head_kv || own_kv ? what->n_head_kv : what->n_head, 2},
                  {"feed_forward_length", what->n_ff, 512},
                  {"context_length", what->n_ctx, 512},
                  {"vocab_size", what->n_vocab, 320}};
     enum { N_SIZE = sizeof sizes / sizeof *sizes };
-    char name[128];
     FD_TRY(fd_gguf_put_string(writer, "general.architecture", arch->name, err));
     /* Without the architecture's name: engines look for some of these in it. */
     snprintf(name, sizeof name, "random weights, seed %" PRIu64, what->seed);
     FD_TRY(fd_gguf_put_string(writer, "general.name", name, err));
     if (fd_dtype_get(what->dtype)->is_quantised)
         FD_TRY(fd_gguf_put_u32(writer, "general.quantization_version", 2, err));
-    for (size_t i = 0; i < sizeof what->keys / sizeof *what->keys; i++) FD_TRY(put_list(&k, what->keys[i]));
-    for (int i = 0; i < N_SIZE; i++) FD_TRY(put_number(&k, sizes[i].name, sizes[i].asked));
-    FD_TRY(put_list(&k, arch->made_keys));
+    for (size_t i = 0; i < sizeof what->keys / sizeof *what->keys; i++) FD_TRY(put_list(&k, what->keys[i], false));
+    for (int i = 0; i < N_SIZE; i++) FD_TRY(put_asked(&k, sizes[i].name, sizes[i].asked));
+    FD_TRY(put_list(&k, arch->made_keys, true));
     for (int i = 0; i < N_SIZE; i++) FD_TRY(put_number(&k, sizes[i].name, sizes[i].fallback));
     return put(&k, arch->norm == FD_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
                "1e-5");

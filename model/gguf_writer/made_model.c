@@ -120,6 +120,8 @@ static fd_code collect(maker *m) {
     const fd_arch *arch = fd_arch_find((fd_string){asked, strlen(asked)}, known, sizeof known);
     if (!arch)
         return fd_fail(m->err, FD_ERR_UNSUPPORTED, "architecture \"%s\" is not implemented; known: %s", asked, known);
+    if (m->what->tied && arch->made_untied)
+        return fd_fail(m->err, FD_ERR_INPUT, "tied: a file of %s has an output.weight of its own", arch->name);
     fd_weight_report report = {0};
     int64_t n_vocab = 0;
     m->tied = m->what->tied || arch->made_tied;

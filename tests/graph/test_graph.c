@@ -65,7 +65,11 @@ static const refusal refusals[] = {
      "layer_norm_rms_epsilon: missing"},
     {{.arch = "llama", .set_key = "attention.head_count_kv", .set_value = 3}, FD_ERR_INPUT, "expected a divisor"},
     {{.arch = "llama", .set_key = "attention.head_count", .set_value = 0}, FD_ERR_INPUT, "head_count: 0, expected 1"},
-    {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 7}, FD_ERR_INPUT, "expected an even number"},
+    {{.arch = "qwen2", .set_key = "rope.dimension_count", .set_value = 7}, FD_ERR_INPUT, "expected an even number"},
+    {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 8},
+     FD_ERR_UNSUPPORTED,
+     "key llama.rope.dimension_count: 8, expected a head's 16"},
+    {{.arch = "llama", .extra = "blk.0.attn_q.scale"}, FD_ERR_UNSUPPORTED, "weight blk.0.attn_q.scale: a factor"},
     {{.arch = "llama", .set_key = "rope.dimension_count", .set_value = 18}, FD_ERR_INPUT, "expected 2 to 16"},
     {{.arch = "qwen2", .set_key = "expert_count", .set_value = 8}, FD_ERR_UNSUPPORTED, "expert_count: 8"},
     {{.arch = "llama", .set_key = "expert_count", .set_value = 8}, FD_ERR_INPUT, "llama.expert_used_count: missing"},
@@ -75,7 +79,7 @@ static const refusal refusals[] = {
     {{.arch = "llama", .scaling = "longrope", .scaling_factor = 1},
      FD_ERR_INPUT,
      "weight rope_factors_short.weight: missing"},
-    {{.arch = "llama",
+    {{.arch = "mistral3",
       .scaling = "yarn",
       .scaling_factor = 4,
       .extra_key = "rope.scaling.yarn_beta_slow",
@@ -216,17 +220,19 @@ Test(rope_table, a_slice_has_the_bits_of_the_whole) {
 /* YaRN's attention factor, from the keys of gpt-oss (factor 32, nothing else) and of files with a log multiplier. */
 Test(rope_table, cos_and_sin_grow_by_the_attention_factor) {
     static const struct {
-        const char *scaling, *key;
+        const char *arch, *scaling, *key;
         float factor, value;
         double expected;
-    } table[] = {{"yarn", "rope.scaling.yarn_beta_fast", 32, 32, 1.3465735902799727},
-                 {"yarn", "rope.scaling.attn_factor", 32, 2, 2.6931471805599454},
-                 {"yarn", "rope.scaling.yarn_log_multiplier", 16, 1, 1},
-                 {"yarn", "rope.scaling.yarn_ext_factor", 32, 0, 1},
-                 {"yarn", "rope.scaling.yarn_attn_factor", 1, 7, 1},
-                 {"linear", "rope.scaling.attn_factor", 1, 1.5f, 1.5}};
+    } table[] = {{"llama", "yarn", "rope.scaling.yarn_beta_fast", 32, 32, 1.3465735902799727},
+                 {"llama", "yarn", "rope.scaling.attn_factor", 32, 2, 2.6931471805599454},
+                 {"mistral3", "yarn", "rope.scaling.yarn_log_multiplier", 16, 1, 1},
+                 /* llama.cpp does not read these two for llama. */
+                 {"llama", "yarn", "rope.scaling.yarn_log_multiplier", 32, 1, 1.3465735902799727},
+                 {"llama", "yarn", "rope.scaling.yarn_ext_factor", 32, 0, 1.3465735902799727},
+                 {"llama", "yarn", "rope.scaling.yarn_attn_factor", 1, 7, 1},
+                 {"llama", "linear", "rope.scaling.attn_factor", 1, 1.5f, 1.5}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        fd_graph *graph = build((small_model_options){.arch = "llama",
+        fd_graph *graph = build((small_model_options){.arch = table[i].arch,
                                                       .scaling = table[i].scaling,
                                                       .scaling_factor = table[i].factor,
                                                       .extra_key = table[i].key,

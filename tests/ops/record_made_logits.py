@@ -43,7 +43,8 @@ def dequantise(source, target):
 def logits_of(path):
     import llama_cpp
 
-    model = llama_cpp.Llama(str(path), n_ctx=256, n_batch=256, n_ubatch=256, n_threads=2, type_k=0, type_v=0, flash_attn=False, logits_all=True, verbose=False)
+    model = llama_cpp.Llama(str(path), n_ctx=256, n_batch=256, n_ubatch=256, n_threads=2, type_k=0, type_v=0, flash_attn=False, yarn_attn_factor=-1.0,
+                            yarn_beta_fast=-1.0, yarn_beta_slow=-1.0, logits_all=True, verbose=False)
     model.eval(TOKENS)
     row = np.array(model.scores[len(TOKENS) - 1], np.float32)
     model.close()
