@@ -20,11 +20,11 @@ def write(name, libver, chunked, dense):
         group = f.create_group("tensors", track_order=dense)
         for i in range(12 if dense else 3):
             data = rng.standard_normal((3, 4, 5)).astype(["<f4", "<f2", ">f8"][i % 3])
-            options = (
-                {"chunks": (1, 4, 5), "compression": "gzip", "shuffle": True, "maxshape": (None, 4, 5)}
-                if chunked
-                else {}
-            )
+            options = {}
+            if chunked:  # of one position and of two, every filter with and without the others
+                options = {"chunks": (1 + i % 2, 4, 5), "maxshape": (None if i % 3 else 3, 4, 5)}
+                options |= {"compression": "gzip"} if i % 4 != 3 else {}
+                options |= {"shuffle": i % 4 != 1, "fletcher32": i % 4 > 1}
             d = group.create_dataset(f"blk.{i}.q", data=data, **options)
             d.attrs["op"] = "matmul"
             d.attrs["seq"] = i
