@@ -1,5 +1,5 @@
 /* A table of pieces by the chunk's address, one a slot. A piece that is made, read by a thread or in the way of another
- * is waited for, so that all of them together stay within FD_H5_INFLATED_MOST, however many threads there are. */
+ * is waited for, so that all of them together stay within the limit, however many threads there are. */
 #include "dumpers/hdf5/inflated.h"
 
 #include <pthread.h>
@@ -21,13 +21,15 @@ struct fd_h5_inflated {
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
     fd_h5_piece *slots[SLOTS];
-    size_t held, hand; /* held: bytes of the pieces; hand: the slot that is looked at next for one that may go */
+    size_t held, most; /* bytes of the pieces, and how many they may have */
+    size_t hand;       /* the slot that is looked at next for a piece that may go */
 };
 
 fd_h5_inflated *fd_h5_inflated_new(const fd_h5_bytes *file) {
     fd_h5_inflated *inflated = calloc(1, sizeof *inflated);
     if (!inflated) return NULL;
     inflated->file = *file;
+    inflated->most = FD_H5_INFLATED_MOST;
     pthread_mutex_init(&inflated->lock, NULL);
     pthread_cond_init(&inflated->changed, NULL);
     return inflated;
@@ -39,6 +41,10 @@ void fd_h5_inflated_free(fd_h5_inflated *inflated) {
     pthread_cond_destroy(&inflated->changed);
     pthread_mutex_destroy(&inflated->lock);
     free(inflated);
+}
+
+void fd_h5_inflated_limit(fd_h5_inflated *inflated, size_t bytes) {
+    if (inflated) inflated->most = bytes < FD_H5_INFLATED_MOST ? bytes : FD_H5_INFLATED_MOST;
 }
 
 static bool is_of(const fd_h5_piece *piece, const fd_h5_piece *wanted) {
@@ -56,13 +62,17 @@ static void drop(fd_h5_inflated *inflated, fd_h5_piece **slot) {
     *slot = NULL;
 }
 
+static bool has_room(const fd_h5_inflated *inflated, size_t bytes) {
+    return inflated->held == 0 || inflated->held + bytes <= inflated->most;
+}
+
 /* Drops pieces that nobody reads until there is room for as many bytes; false when those that are read leave none. */
 static bool make_room(fd_h5_inflated *inflated, size_t bytes) {
-    for (int i = 0; i < SLOTS && inflated->held > FD_H5_INFLATED_MOST - bytes; i++) {
+    for (int i = 0; i < SLOTS && !has_room(inflated, bytes); i++) {
         fd_h5_piece **slot = &inflated->slots[inflated->hand++ % SLOTS];
         if (*slot && (*slot)->n_user == 0) drop(inflated, slot);
     }
-    return inflated->held <= FD_H5_INFLATED_MOST - bytes;
+    return has_room(inflated, bytes);
 }
 
 static bool make(const fd_h5_bytes *file, fd_h5_piece *piece) {

@@ -12,6 +12,8 @@ typedef struct fd_h5_inflated fd_h5_inflated;
 /* Of the file whose bytes these are: a descriptor or memory that outlives it. NULL: no memory. */
 fd_h5_inflated *fd_h5_inflated_new(const fd_h5_bytes *file);
 void fd_h5_inflated_free(fd_h5_inflated *inflated); /* NULL is fine */
+/* Of all that are kept, where that is less than FD_H5_INFLATED_MOST; one chunk may be more. NULL is fine. */
+void fd_h5_inflated_limit(fd_h5_inflated *inflated, size_t bytes);
 
 /* Has *out be the chunk's elements, until fd_h5_inflated_end of what is returned; by a thread that has no other. NULL
  * where it is damaged, too large, or there is no memory; or `inflated` is NULL. */
