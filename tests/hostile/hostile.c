@@ -1,7 +1,7 @@
 /* Mutants of files through the commands: hostile FIRSTDIFF FOLDER FIRST N FILE… [-- FILE…]
  *
  * Writes N mutants of the files before --, numbered from FIRST on, into FOLDER one after another, and runs on each the commands
- * that read its kind. Every run must end within 10 seconds of processor time (60 on the clock), of itself, with a status of 0 to 3, below 1 GiB, and write
+ * that read its kind. Every run must end within 10 seconds of processor time (240 on the clock), of itself, with a status of 0 to 3, below 1 GiB, and write
  * nothing that a terminal would obey. A mutant that does not is kept as FOLDER/finding-NUMBER.SUFFIX. Prints the counts;
  * The first GGUF among the files is the model of the traces and goldens. $FD_HOSTILE_PROMPTED, a GGUF with a tokenizer, runs
  * the prompts. $FD_HOSTILE_COMMAND, one of the commands' words ("compare"), runs no other; $FD_HOSTILE_TURNS=3 runs three of a
@@ -23,7 +23,7 @@
 #include "mutate.h"
 #include "quiet.h"
 
-enum { MAX_ARGS = 12, SECONDS = 10, PATIENCE = 60, MAX_KB = 1 << 20 };
+enum { MAX_ARGS = 12, SECONDS = 10, PATIENCE = 240, MAX_KB = 1 << 20 };
 
 typedef struct base {
     const char *path, *suffix;

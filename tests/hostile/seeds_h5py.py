@@ -10,7 +10,7 @@ folder = sys.argv[1]
 rng = np.random.default_rng(1)
 
 
-def write(name, libver, chunked, dense):
+def write(name, libver, chunked, dense, linked=True):
     with h5py.File(f"{folder}/{name}.h5", "w", libver=libver) as f:
         f.attrs["schema"] = "firstdiff-trace"
         f.attrs["version"] = 1
@@ -30,7 +30,8 @@ def write(name, libver, chunked, dense):
             d.attrs["seq"] = i
             for k in range(12 if dense else 0):
                 d.attrs[f"note{k}"] = "x" * 20
-        group["same"] = h5py.SoftLink("/tensors/blk.0.q")
+        if linked:
+            group["same"] = h5py.SoftLink("/tensors/blk.0.q")
         if dense:
             group["far"] = h5py.ExternalLink("other.h5", "/x")
 
@@ -48,3 +49,5 @@ for libver in versions:
             chunked,
             libver != "earliest",
         )
+    # without what is refused before any row is read
+    write(f"h5py-{libver}-filtered", (libver, libver if libver != "earliest" else "latest"), True, False, False)
