@@ -30,13 +30,16 @@ void fd_cli_trace_info(const fd_cli_model *model, const fd_cli_exec *exec, fd_tr
 fd_code fd_cli_record(const fd_cli_model *model, const fd_cli_exec *exec, const fd_trace_options *how,
                       const char *prompt, fd_recording *run, fd_error *err) {
     fd_trace_info info;
+    fd_trace_options options = *how;
     fd_trace_writer *to;
     fd_cli_trace_info(model, exec, &info);
     info.prompt = (char *)(uintptr_t)prompt; /* the writer only reads it */
-    if (run->golden_logits && fd_golden_thins(model->graph->hparams.n_vocab))
+    if (run->golden_logits && fd_golden_thins(model->graph->hparams.n_vocab)) {
         snprintf(info.partial, sizeof info.partial, "logits");
+        options.compress = true; /* mostly NaN then; whole rows would lose an eighth, for 0.1 ms each */
+    }
     run->exec = exec->exec;
-    FD_TRY(fd_trace_create(how, &info, exec->exec->graph, exec->exec->numerics, &to, err));
+    FD_TRY(fd_trace_create(&options, &info, exec->exec->graph, exec->exec->numerics, &to, err));
     fd_code code = fd_record(run, to, err);
     if (code == FD_OK) return fd_trace_finish(to, err);
     fd_trace_abandon(to);

@@ -16,17 +16,19 @@ static bool node_1(fd_h5_walk *w, uint64_t at, int level) {
     bool ok = block && fd_h5_bytes_read(w->blocks.bytes, at + 24, (size_t)bytes, block);
     c = (fd_h5_cursor){block, (size_t)bytes, false};
     for (uint64_t i = 0; ok && i < n; i++) {
-        uint64_t scaled[FD_H5_MAX_RANK], size = fd_h5_take(&c, 4);
-        fd_h5_skip(&c, 4);
+        uint64_t scaled[FD_H5_MAX_RANK];
+        fd_h5_chunk chunk = {.bytes = (uint32_t)fd_h5_take(&c, 4), .mask = (uint32_t)fd_h5_take(&c, 4)};
         for (int k = 0; ok && k < w->rank; k++) {
             uint64_t offset = fd_h5_take(&c, 8);
             ok = offset % w->layout->chunk[k] == 0;
             scaled[k] = offset / w->layout->chunk[k];
         }
         fd_h5_skip(&c, 8);
-        uint64_t child = fd_h5_take(&c, 8);
-        if (ok)
-            ok = found > 0 ? node_1(w, child, found - 1) : size == w->chunk_bytes && fd_h5_walk_put(w, scaled, child);
+        chunk.address = fd_h5_take(&c, 8);
+        if (ok && found > 0)
+            ok = node_1(w, chunk.address, found - 1);
+        else if (ok)
+            ok = (w->layout->filters.any || chunk.bytes == w->chunk_bytes) && fd_h5_walk_put(w, scaled, chunk);
     }
     free(block);
     return ok;
@@ -101,16 +103,23 @@ bool fd_h5_btree_2(fd_h5_blocks *blocks, const fd_h5_records *records) {
     return node_2(&t, root, n, depth);
 }
 
-/* A chunk without filters: where it lies, and its place in the grid. */
+/* A chunk, and its place in the grid. */
 static bool take_chunk(fd_h5_cursor *c, void *user) {
     fd_h5_walk *w = user;
-    uint64_t scaled[FD_H5_MAX_RANK], address = fd_h5_take(c, 8);
+    fd_h5_chunk chunk;
+    uint64_t scaled[FD_H5_MAX_RANK];
+    if (!fd_h5_walk_take(w, c, w->entry, &chunk)) return false;
     for (int k = 0; k < w->rank; k++) scaled[k] = fd_h5_take(c, 8);
-    return !c->bad && fd_h5_walk_put(w, scaled, address);
+    return !c->bad && fd_h5_walk_put(w, scaled, chunk);
 }
 
+/* A filtered chunk's size takes as many bytes as that of one without filters, and one more. */
 bool fd_h5_walk_btree_2(fd_h5_walk *w) {
-    enum { CHUNKS = 10 };
-    fd_h5_records records = {w->layout->address, CHUNKS, 8 + 8 * (uint64_t)w->rank, take_chunk, w};
+    enum { CHUNKS = 10, FILTERED = 11 };
+    bool filtered = w->layout->filters.any;
+    uint64_t size = bytes_for(w->chunk_bytes) + 1;
+    w->entry = filtered ? 8 + (size < 8 ? size : 8) + 4 : 8;
+    fd_h5_records records = {w->layout->address, filtered ? FILTERED : CHUNKS, w->entry + 8 * (uint64_t)w->rank,
+                             take_chunk, w};
     return fd_h5_btree_2(&w->blocks, &records);
 }

@@ -55,10 +55,12 @@ static bool read_chunk(fd_h5_cursor *c, uint64_t n, uint64_t width, fd_h5_layout
 static bool read_layout_4(fd_h5_cursor *c, fd_h5_layout *out) {
     uint64_t flags = fd_h5_take(c, 1), n = fd_h5_take(c, 1), width = fd_h5_take(c, 1);
     if (!read_chunk(c, n, width, out)) return false;
+    out->raw_edges = flags & 1;
     switch (fd_h5_take(c, 1)) {
     case 1: /* a filtered one: with its size and which filters were left out */
         out->index = FD_H5_SINGLE_CHUNK;
-        if (flags & 2) fd_h5_skip(c, 12);
+        out->bytes = flags & 2 ? fd_h5_take(c, 8) : 0;
+        out->mask = flags & 2 ? (uint32_t)fd_h5_take(c, 4) : 0;
         break;
     case 2: out->index = FD_H5_IMPLICIT; break;
     case 3: out->index = FD_H5_FIXED_ARRAY, fd_h5_skip(c, 1); break;
@@ -87,6 +89,9 @@ bool fd_h5_read_layout(fd_h5_cursor c, fd_h5_layout *out) {
 }
 
 bool fd_h5_layout_fits(fd_h5_layout *layout, const fd_h5_shape *shape, size_t element_bytes) {
+    const fd_h5_filters *f = &layout->filters;
+    layout->readable = !f->any || (f->known && layout->index != FD_H5_CONTIGUOUS && !layout->raw_edges &&
+                                   (f->shuffled == 0 || f->shuffled == element_bytes));
     if (layout->index != FD_H5_CONTIGUOUS) {
         for (int i = 0; i < shape->rank; i++)
             if (layout->chunk[i] == 0 || layout->chunk[i] > UINT32_MAX) return false;
@@ -126,7 +131,7 @@ static bool take_element(reading *r, fd_h5_cursor body) {
 static bool take_message(const fd_h5_message *m, void *user) {
     reading *r = user;
     bool needed = m->type == FD_H5_MSG_DATASPACE || m->type == FD_H5_MSG_DATATYPE || m->type == FD_H5_MSG_LAYOUT ||
-                  m->type == FD_H5_MSG_ATTRIBUTE;
+                  m->type == FD_H5_MSG_FILTERS || m->type == FD_H5_MSG_ATTRIBUTE;
     if (needed && (m->flags & FD_H5_MSG_SHARED)) return false;
     switch (m->type) {
     case FD_H5_MSG_DATASPACE:
@@ -137,13 +142,13 @@ static bool take_message(const fd_h5_message *m, void *user) {
     case FD_H5_MSG_ATTRIBUTE: return fd_h5_attribute_read(r->bytes, r->strings, m->body, r->out);
     case FD_H5_MSG_ATTRIBUTE_INFO: return fd_h5_attributes_are_inside(m->body);
     case FD_H5_MSG_EXTERNAL: return false;
-    case FD_H5_MSG_FILTERS: r->out->layout.filtered = true; return true;
+    case FD_H5_MSG_FILTERS: fd_h5_filters_read(m->body, &r->out->layout.filters); return true;
     default: return true;
     }
 }
 
 bool fd_h5_object_read(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out) {
-    return fd_h5_object_describe(bytes, nearby, address, out) && !out->layout.filtered;
+    return fd_h5_object_describe(bytes, nearby, address, out) && out->layout.readable;
 }
 
 bool fd_h5_object_describe(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out) {

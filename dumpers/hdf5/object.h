@@ -3,10 +3,12 @@
  * HDF5 takes 50 to 150 microseconds to open a dataset and read its attributes, a trace may have tens of thousands of
  * them, and HDF5 1.10 has no way to list a dataset's chunks in linear time. Only what traces are made of is understood
  * (HDF5 File Format Specification 3.0: object headers of version 1 and 2, layouts of version 3 and 4, no shared
- * messages, no filters, addresses of 8 bytes); for everything else fd_h5_object_read says no, and the library is asked. */
+ * messages, the filters of filters.h, addresses of 8 bytes); for everything else fd_h5_object_read says no, and the
+ * library is asked. */
 #ifndef FD_DUMPERS_HDF5_OBJECT_H
 #define FD_DUMPERS_HDF5_OBJECT_H
 
+#include "dumpers/hdf5/filters.h"
 #include "dumpers/hdf5/type.h"
 
 typedef enum fd_h5_index {
@@ -22,11 +24,14 @@ typedef enum fd_h5_index {
 typedef struct fd_h5_layout {
     fd_h5_index index;
     uint64_t address;              /* of the block, the only chunk or the index; FD_H5_NOWHERE: nothing was written */
-    uint64_t bytes;                /* FD_H5_CONTIGUOUS */
+    uint64_t bytes;                /* FD_H5_CONTIGUOUS; of the single chunk that is filtered */
+    uint32_t mask;                 /* of that chunk */
     hsize_t chunk[FD_H5_MAX_RANK]; /* elements; the whole shape for FD_H5_CONTIGUOUS */
     hsize_t max[FD_H5_MAX_RANK];   /* the shape's limits: chunks are numbered within them. H5S_UNLIMITED */
     uint32_t element_bytes;
-    bool filtered; /* compressed, say: chunks are not read past the library */
+    fd_h5_filters filters;
+    bool raw_edges; /* chunks that reach beyond the shape are not filtered */
+    bool readable;  /* past the library */
 } fd_h5_layout;
 
 typedef struct fd_h5_attribute { /* one that traces use */
@@ -56,7 +61,7 @@ typedef struct fd_h5_nearby {
 
 /* Reads the object header at `address`. False: ask the library, which also finds what is wrong. */
 bool fd_h5_object_read(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out);
-/* The same, of filtered datasets too: what they are, while their elements are left to the library. */
+/* The same, of those too whose elements are left to the library: not layout.readable. */
 bool fd_h5_object_describe(const fd_h5_bytes *bytes, fd_h5_nearby *nearby, uint64_t address, fd_h5_object *out);
 
 #endif

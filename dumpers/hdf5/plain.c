@@ -58,7 +58,7 @@ static where find(fd_h5_plain *plain, const char *path, uint64_t *address) {
 }
 
 void fd_h5_plain_open(fd_h5_plain *plain, const fd_h5_bytes *bytes, const char *group) {
-    *plain = (fd_h5_plain){.bytes = *bytes};
+    *plain = (fd_h5_plain){.bytes = *bytes, .inflated = fd_h5_inflated_new(bytes)};
     uint64_t address;
     if (!fd_h5_superblock_read(bytes, &plain->root) || (group && find(plain, group, &address) != THERE))
         plain->bytes.size = 0;
@@ -67,6 +67,7 @@ void fd_h5_plain_open(fd_h5_plain *plain, const fd_h5_bytes *bytes, const char *
 }
 
 void fd_h5_plain_close(fd_h5_plain *plain) {
+    fd_h5_inflated_free(plain->inflated);
     for (size_t i = 0; i < sizeof plain->listed / sizeof *plain->listed; i++) free(plain->listed[i].links);
 }
 
@@ -94,7 +95,10 @@ static bool take_message(const fd_h5_message *m, void *user) {
     case FD_H5_MSG_DATATYPE: s->type = !shared && fd_h5_type_read(m->body, s->wanted, &s->set.stored); return true;
     case FD_H5_MSG_LAYOUT: s->layout = !shared && fd_h5_read_layout(m->body, &s->set.layout); return true;
     case FD_H5_MSG_EXTERNAL: return false;
-    case FD_H5_MSG_FILTERS: s->set.layout.filtered = true; return true;
+    case FD_H5_MSG_FILTERS:
+        fd_h5_filters_read(m->body, &s->set.layout.filters);
+        s->set.layout.filters.known = s->set.layout.filters.known && !shared;
+        return true;
     case FD_H5_MSG_ATTRIBUTE_INFO: return !s->name || fd_h5_attributes_are_inside(m->body);
     case FD_H5_MSG_ATTRIBUTE:
         if (!s->name) return true;
@@ -111,8 +115,8 @@ static bool look(fd_h5_plain *plain, uint64_t address, seen *s) {
 
 /* A dataset whose elements can be read here: those of others are the library's to describe, too. */
 static bool look_at_set(fd_h5_plain *plain, uint64_t address, seen *s) {
-    return look(plain, address, s) && s->space && s->type && s->layout && !s->set.layout.filtered &&
-           fd_h5_layout_fits(&s->set.layout, &s->set.shape, s->set.stored.bytes);
+    return look(plain, address, s) && s->space && s->type && s->layout &&
+           fd_h5_layout_fits(&s->set.layout, &s->set.shape, s->set.stored.bytes) && s->set.layout.readable;
 }
 
 /* ---- questions ---- */
@@ -123,7 +127,7 @@ static bool hashes(fd_h5_plain *plain, uint64_t address, size_t room, void *out,
     if (!look_at_set(plain, address, &s)) return false;
     fd_h5_block block = {.type = s.wanted, .shape = s.set.shape, .start.rank = 1, .count = s.set.shape};
     if (!out || s.set.shape.rank != 1 || s.set.shape.dim[0] > room / 8) return true; /* absent */
-    if (!fd_h5_set_rows(&plain->bytes, &s.set, &block, out)) return false;
+    if (!fd_h5_set_rows(&plain->bytes, plain->inflated, &s.set, &block, out)) return false;
     answer->value = (int64_t)s.set.shape.dim[0];
     answer->found = FD_H5_FOUND;
     return true;
@@ -157,7 +161,8 @@ bool fd_h5_plain_ask(fd_h5_plain *plain, const fd_h5_question *q, void *bytes, f
                                        .class = s.set.stored.class,
                                        .element_bytes = s.set.stored.bytes,
                                        .element = s.set.stored.element,
-                                       .has_names = s.set.stored.has_names};
+                                       .has_names = s.set.stored.has_names,
+                                       .filtered = s.set.layout.filters.any};
         return true;
     case FD_H5_STORED:
         if (!look_at_set(plain, address, &s) || !fd_h5_set_bytes(&plain->bytes, &s.set, &stored)) return false;
@@ -179,5 +184,5 @@ bool fd_h5_plain_rows(fd_h5_plain *plain, const fd_h5_block *block, void *out) {
     uint64_t address;
     seen s = {.set.layout.address = FD_H5_NOWHERE, .wanted = block->type};
     return find(plain, block->object, &address) == THERE && look_at_set(plain, address, &s) &&
-           fd_h5_set_rows(&plain->bytes, &s.set, block, out);
+           fd_h5_set_rows(&plain->bytes, plain->inflated, &s.set, block, out);
 }

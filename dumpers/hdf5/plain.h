@@ -12,6 +12,7 @@ fd_h5_link *fd_h5_group_links(const fd_h5_bytes *bytes, fd_h5_window *headers, u
 typedef struct fd_h5_plain {
     fd_h5_bytes bytes; /* its descriptor is closed by the owner; size 0: nothing is known */
     fd_h5_nearby nearby;
+    fd_h5_inflated *inflated; /* NULL: no memory */
     uint64_t root;
     struct fd_h5_listed {  /* groups that paths led through */
         uint64_t address;  /* of the header; 0: none */

@@ -135,6 +135,10 @@ const fd_h5_bytes *fd_h5_reader_bytes(const fd_h5_reader *reader) {
     return reader->plain.bytes.size ? &reader->plain.bytes : NULL;
 }
 
+fd_h5_inflated *fd_h5_reader_inflated(const fd_h5_reader *reader) {
+    return reader->plain.bytes.size ? reader->plain.inflated : NULL;
+}
+
 uint64_t fd_h5_reader_size(const fd_h5_reader *reader) {
     return reader->size;
 }

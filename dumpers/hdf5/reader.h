@@ -7,7 +7,7 @@
 #ifndef FD_DUMPERS_HDF5_READER_H
 #define FD_DUMPERS_HDF5_READER_H
 
-#include "dumpers/hdf5/object.h"
+#include "dumpers/hdf5/inflated.h"
 
 typedef struct fd_h5_reader fd_h5_reader;
 
@@ -24,6 +24,9 @@ void fd_h5_reader_close(fd_h5_reader *reader); /* NULL is fine */
 /* The file's bytes, for what is read past the library; borrowed. NULL when the file is of a form that is left to it, or
  * somebody may still be writing it. */
 const fd_h5_bytes *fd_h5_reader_bytes(const fd_h5_reader *reader);
+
+/* Its filtered chunks; borrowed. NULL as above, and when there is no memory. */
+fd_h5_inflated *fd_h5_reader_inflated(const fd_h5_reader *reader);
 
 uint64_t fd_h5_reader_size(const fd_h5_reader *reader); /* bytes of the file, when it was opened */
 

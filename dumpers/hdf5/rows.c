@@ -8,18 +8,19 @@
 enum { MOST_CHUNKS = 1 << 20 }; /* of a dataset that is read here */
 
 /* Where its chunks lie, in row-major order; `only` when there is one, else to free. NULL: not known. */
-static uint64_t *chunks_of(const fd_h5_bytes *bytes, const fd_h5_set *set, uint64_t *only, int64_t *n) {
-    *n = set->layout.filtered ? -1 : fd_h5_chunk_count(&set->shape, &set->layout, MOST_CHUNKS);
+static fd_h5_chunk *chunks_of(const fd_h5_bytes *bytes, const fd_h5_set *set, fd_h5_chunk *only, int64_t *n) {
+    *n = fd_h5_chunk_count(&set->shape, &set->layout, MOST_CHUNKS);
     if (*n < 0) return NULL;
-    uint64_t *chunks = *n == 1 ? only : malloc((size_t)*n * sizeof *chunks + 1);
-    if (chunks && fd_h5_chunk_addresses(bytes, &set->shape, &set->layout, chunks)) return chunks;
+    fd_h5_chunk *chunks = *n == 1 ? only : malloc((size_t)*n * sizeof *chunks + 1);
+    if (chunks && fd_h5_find_chunks(bytes, &set->shape, &set->layout, chunks)) return chunks;
     if (chunks != only) free(chunks);
     return NULL;
 }
 
 bool fd_h5_set_bytes(const fd_h5_bytes *bytes, const fd_h5_set *set, uint64_t *out) {
     const fd_h5_layout *layout = &set->layout;
-    uint64_t only, each = layout->element_bytes;
+    uint64_t each = layout->element_bytes;
+    fd_h5_chunk only;
     int64_t n;
     *out = 0;
     if (layout->address == FD_H5_NOWHERE) return true;
@@ -28,10 +29,11 @@ bool fd_h5_set_bytes(const fd_h5_bytes *bytes, const fd_h5_set *set, uint64_t *o
         return true;
     }
     if (layout->index == FD_H5_IMPLICIT) return false; /* chunks beyond the shape are there, too */
-    uint64_t *chunks = chunks_of(bytes, set, &only, &n);
+    fd_h5_chunk *chunks = chunks_of(bytes, set, &only, &n);
     if (!chunks) return false;
-    for (int i = 0; i < set->shape.rank; i++) each *= layout->chunk[i]; /* a chunk lies in the file: no overflow */
-    for (int64_t i = 0; i < n; i++) *out += chunks[i] == FD_H5_NOWHERE ? 0 : each;
+    for (int i = 0; i < set->shape.rank; i++) each *= layout->chunk[i]; /* find_chunks: no overflow */
+    for (int64_t i = 0; i < n; i++)
+        *out += chunks[i].address == FD_H5_NOWHERE ? 0 : layout->filters.any ? chunks[i].bytes : each;
     if (chunks != &only) free(chunks);
     return true;
 }
@@ -40,6 +42,7 @@ bool fd_h5_set_bytes(const fd_h5_bytes *bytes, const fd_h5_set *set, uint64_t *o
 
 typedef struct reading {
     const fd_h5_bytes *bytes;
+    fd_h5_inflated *inflated;
     fd_h5_window *window; /* small pieces are read through it */
     const fd_h5_set *set;
     const fd_h5_block *block;
@@ -75,7 +78,7 @@ static bool step(int rank, hsize_t *at, const hsize_t *n) {
 }
 
 /* What of the block lies in the chunk at `place` of the grid, whose elements begin at `address`. */
-static bool read_chunk(const reading *r, const hsize_t *place, uint64_t address) {
+static bool read_elements(const reading *r, const hsize_t *place, uint64_t address) {
     const fd_h5_block *b = r->block;
     const hsize_t *chunk = r->set->layout.chunk;
     int rank = r->set->shape.rank;
@@ -101,6 +104,21 @@ static bool read_chunk(const reading *r, const hsize_t *place, uint64_t address)
     return true;
 }
 
+static bool read_chunk(const reading *r, const hsize_t *place, fd_h5_chunk chunk) {
+    const fd_h5_layout *layout = &r->set->layout;
+    if (chunk.address == FD_H5_NOWHERE) return false;
+    if (!layout->filters.any) return read_elements(r, place, chunk.address);
+    fd_h5_bytes elements;
+    fd_h5_piece *piece = fd_h5_inflated_begin(r->inflated, layout, r->set->shape.rank, chunk, &elements);
+    if (!piece) return false;
+    reading inside = *r;
+    inside.bytes = &elements;
+    r->window->n = 0;
+    bool ok = read_elements(&inside, place, 0);
+    fd_h5_inflated_end(r->inflated, piece);
+    return ok;
+}
+
 /* The block is in the dataset and is of its shape. */
 static bool is_inside(const fd_h5_set *set, const fd_h5_block *b) {
     if (set->shape.rank != b->shape.rank) return false;
@@ -111,13 +129,14 @@ static bool is_inside(const fd_h5_set *set, const fd_h5_block *b) {
     return true;
 }
 
-bool fd_h5_set_rows(const fd_h5_bytes *bytes, const fd_h5_set *set, const fd_h5_block *block, void *out) {
+bool fd_h5_set_rows(const fd_h5_bytes *bytes, fd_h5_inflated *inflated, const fd_h5_set *set, const fd_h5_block *block,
+                    void *out) {
     fd_h5_window window;
-    reading r = {bytes, &window, set, block, out};
+    reading r = {bytes, inflated, &window, set, block, out};
     const hsize_t *chunk = set->layout.chunk;
     hsize_t first[FD_H5_MAX_RANK], n[FD_H5_MAX_RANK], at[FD_H5_MAX_RANK] = {0};
     int rank = set->shape.rank;
-    uint64_t only;
+    fd_h5_chunk only;
     int64_t n_chunk;
     window.n = 0;
     if (set->stored.n_copy == 0 || !is_inside(set, block)) return false;
@@ -126,7 +145,7 @@ bool fd_h5_set_rows(const fd_h5_bytes *bytes, const fd_h5_set *set, const fd_h5_
         first[i] = block->start.dim[i] / chunk[i];
         n[i] = (block->start.dim[i] + block->count.dim[i] - 1) / chunk[i] + 1 - first[i];
     }
-    uint64_t *chunks = chunks_of(bytes, set, &only, &n_chunk);
+    fd_h5_chunk *chunks = chunks_of(bytes, set, &only, &n_chunk);
     bool ok = chunks != NULL;
     while (ok) {
         hsize_t place[FD_H5_MAX_RANK], number = 0;
@@ -134,7 +153,7 @@ bool fd_h5_set_rows(const fd_h5_bytes *bytes, const fd_h5_set *set, const fd_h5_
             place[i] = first[i] + at[i];
             number = number * ((set->shape.dim[i] - 1) / chunk[i] + 1) + place[i];
         }
-        ok = chunks[number] != FD_H5_NOWHERE && read_chunk(&r, place, chunks[number]);
+        ok = read_chunk(&r, place, chunks[number]);
         if (!step(rank, at, n)) break;
     }
     if (chunks != &only) free(chunks);

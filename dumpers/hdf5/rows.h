@@ -1,5 +1,4 @@
-/* A dataset's rows, read without the library: numbers, and tables of integers and texts, in one block or in chunks
- * without filters. */
+/* A dataset's rows, read without the library: numbers, and tables of integers and texts, in one block or in chunks. */
 #ifndef FD_DUMPERS_HDF5_ROWS_H
 #define FD_DUMPERS_HDF5_ROWS_H
 
@@ -16,6 +15,7 @@ bool fd_h5_set_bytes(const fd_h5_bytes *bytes, const fd_h5_set *set, uint64_t *o
 
 /* True: `out` holds the block, whose type is that which set->stored was read for. False where HDF5 would convert, where
  * something was never written, or is damaged. */
-bool fd_h5_set_rows(const fd_h5_bytes *bytes, const fd_h5_set *set, const fd_h5_block *block, void *out);
+bool fd_h5_set_rows(const fd_h5_bytes *bytes, fd_h5_inflated *inflated, const fd_h5_set *set, const fd_h5_block *block,
+                    void *out);
 
 #endif

@@ -19,15 +19,18 @@ typedef struct fd_h5_walk {
     hsize_t n[FD_H5_MAX_RANK];     /* chunks along each dimension */
     hsize_t n_max[FD_H5_MAX_RANK]; /* likewise within the shape's limits; 0: unlimited */
     uint64_t chunk_bytes;
+    uint64_t entry; /* bytes of an array's element */
     int64_t n_chunk;
-    uint64_t *out;
+    fd_h5_chunk *out;
 } fd_h5_walk;
 
 /* ---- walk.c ---- */
 /* Where chunk number `at` lies. False: it would reach beyond the file. */
-bool fd_h5_walk_put_at(fd_h5_walk *w, uint64_t at, uint64_t address);
+bool fd_h5_walk_put_at(fd_h5_walk *w, uint64_t at, fd_h5_chunk chunk);
 /* A chunk by its place in the grid; those beyond the shape (it was cut) are ignored. */
-bool fd_h5_walk_put(fd_h5_walk *w, const uint64_t *scaled, uint64_t address);
+bool fd_h5_walk_put(fd_h5_walk *w, const uint64_t *scaled, fd_h5_chunk chunk);
+/* A chunk in `entry` bytes, as arrays and the newer trees have it; false where it is not what filters ask for. */
+bool fd_h5_walk_take(const fd_h5_walk *w, fd_h5_cursor *c, uint64_t entry, fd_h5_chunk *out);
 /* Reads a block that ends with a checksum; free() it. NULL, and a bad cursor: not there or damaged. */
 uint8_t *fd_h5_block_read(fd_h5_blocks *blocks, uint64_t at, uint64_t n, const char *signature, fd_h5_cursor *c);
 

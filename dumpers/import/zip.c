@@ -6,7 +6,7 @@
 
 #include "base/fuzzed.h"
 #include "base/limits.h"
-#include "dumpers/import/inflate.h"
+#include "dumpers/hdf5/inflate.h"
 
 enum {
     END_BYTES = 22,     /* end of central directory, without its comment */
@@ -15,8 +15,7 @@ enum {
     ENTRY_BYTES = 46,   /* of the central directory, without names */
     LOCAL_BYTES = 30,   /* local header, without names */
     MAX_NAME = 1024,
-    LARGE = 64 << 20,     /* bytes; what is smaller may be all zeros */
-    DEFLATE_LIMIT = 1032, /* deflate's largest factor: 258 bytes for 2 bits */
+    LARGE = 64 << 20, /* bytes; what is smaller may be all zeros */
 };
 
 typedef struct entry {
@@ -136,7 +135,7 @@ static fd_code check_entry(const fd_zip *zip, entry *e, fd_error *err) {
     if (!inside(zip, e->data, e->packed))
         return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": %llu bytes at %llu in a file of %zu: cut short", zip->name,
                        e->name, (unsigned long long)e->packed, (unsigned long long)e->data, zip->size);
-    bool lies = e->method == 0 ? e->bytes != e->packed : e->bytes / DEFLATE_LIMIT > e->packed;
+    bool lies = e->method == 0 ? e->bytes != e->packed : e->bytes / FD_DEFLATE_LIMIT > e->packed;
     if (!lies && e->method == 8 && e->bytes > LARGE && e->bytes / (uint64_t)fd_limit_of(FD_LIMIT_INFLATION) > e->packed)
         return fd_limit_exceeded(err, FD_LIMIT_INFLATION, "%s: entry \"%s\": %llu bytes become %llu", zip->name,
                                  e->name, (unsigned long long)e->packed, (unsigned long long)e->bytes);
@@ -267,7 +266,7 @@ fd_code fd_zip_extract(const fd_zip *zip, size_t i, const void **data, void **ow
         if (!*owned)
             return fd_fail(err, FD_ERR_MEMORY, "%s: entry \"%s\": no memory for %llu bytes", zip->name, e->name,
                            (unsigned long long)e->bytes);
-        if (!fd_inflate(zip->data + e->data, e->packed, *owned, e->bytes)) {
+        if (!fd_inflate(FD_DEFLATED_BARE, zip->data + e->data, e->packed, *owned, e->bytes)) {
             free(*owned);
             *owned = NULL;
             return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\": does not inflate to the %llu bytes it claims",

@@ -72,6 +72,7 @@ static fd_code fill_store(fd_trace_writer *writer, const fd_trace_info *info, fd
                                       .group = plan->options.group,
                                       .level = plan->options.level,
                                       .compress = plan->options.compress,
+                                      .compress_graph = plan->options.compress_graph,
                                       .health = true,
                                       .n_layer = h->n_layer,
                                       .n_head = h->n_head,

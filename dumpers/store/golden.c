@@ -16,7 +16,7 @@ fd_trace_options fd_golden_options(const char *path, int32_t n_pos) {
     fd_trace_options options = fd_trace_defaults(path);
     options.level = FD_TRACE_FINGERPRINT;
     options.always = "logits";
-    options.compress = true;
+    options.compress_graph = true;
     options.n_pos = n_pos;
     return options;
 }

@@ -148,6 +148,8 @@ static fd_code load(fd_trace *trace, fd_error *err) {
     const fd_h5_bytes *bytes = fd_h5_reader_bytes(trace->reader);
     trace->plain = bytes && trace->info.complete;
     if (bytes) trace->bytes = *bytes;
+    trace->inflated = fd_h5_reader_inflated(trace->reader);
+    fd_h5_inflated_limit(trace->inflated, trace->memory / 8);
     FD_TRY(dataset_length(trace, "tokens", &n_token, &shape, err));
     FD_TRY(read_steps(trace, n_token, err));
     FD_TRY(fd_trace_load_rows(trace, "tokens", &fd_h5_i32, 0, NULL, trace->n_pos, &tokens, err));

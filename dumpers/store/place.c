@@ -15,7 +15,7 @@ fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
     size_t bytes = (size_t)n * sizeof *set->chunks;
     if (bytes > limit - (used < limit ? used : limit)) return used > 0 ? FD_PLACED_FULL : FD_PLACED_NOT;
     set->chunks = n == 1 ? &set->only : malloc(bytes + 1);
-    if (set->chunks && fd_h5_chunk_addresses(&trace->bytes, &set->shape, &set->layout, set->chunks)) {
+    if (set->chunks && fd_h5_find_chunks(&trace->bytes, &set->shape, &set->layout, set->chunks)) {
         if (n != 1) *trace->places_bytes += bytes;
         set->n_chunk = n;
         return FD_PLACED;
@@ -34,9 +34,9 @@ bool fd_trace_any_chunk(const fd_trace *trace, const fd_trace_set *set) {
     int64_t n = fd_h5_chunk_count(&set->shape, &set->layout, 1 << 16);
     if (set->layout.address == FD_H5_NOWHERE) return false;
     if (n < 0) return true; /* too many to look at for what is a courtesy: an unwritten one reads as its fill value */
-    uint64_t only, *chunks = n == 1 ? &only : malloc((size_t)n * sizeof *chunks + 1);
-    bool any = !chunks || !fd_h5_chunk_addresses(&trace->bytes, &set->shape, &set->layout, chunks);
-    for (int64_t i = 0; !any && i < n; i++) any = chunks[i] != FD_H5_NOWHERE;
+    fd_h5_chunk only, *chunks = n == 1 ? &only : malloc((size_t)n * sizeof *chunks + 1);
+    bool any = !chunks || !fd_h5_find_chunks(&trace->bytes, &set->shape, &set->layout, chunks);
+    for (int64_t i = 0; !any && i < n; i++) any = chunks[i].address != FD_H5_NOWHERE;
     if (chunks != &only) free(chunks);
     return any;
 }
@@ -77,7 +77,8 @@ bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_
     /* keys beyond the last of these positions are padding */
     if (trace->nodes[node].over_kv && (hsize_t)column % along * set->layout.chunk[last] >= (hsize_t)pos + (hsize_t)n)
         return true;
-    uint64_t chunk = set->chunks[(int64_t)(row / set->layout.chunk[0]) * fd_trace_columns(trace, node) + column];
+    uint64_t chunk =
+        set->chunks[(int64_t)(row / set->layout.chunk[0]) * fd_trace_columns(trace, node) + column].address;
     if (chunk == FD_H5_NOWHERE) return false;
     uint64_t slab = slab_bytes(set);
     *out = (fd_trace_region){chunk + row % set->layout.chunk[0] * slab, (uint64_t)n * slab};
@@ -90,8 +91,9 @@ bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void
 
 bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b) {
     const fd_trace_set *x = &a->sets[node_a], *y = &b->sets[node_b];
-    if (!x->chunks || !y->chunks || x->first != y->first || x->shape.rank != y->shape.rank ||
-        a->nodes[node_a].dtype != b->nodes[node_b].dtype || a->nodes[node_a].over_kv != b->nodes[node_b].over_kv)
+    if (!x->chunks || !y->chunks || x->layout.filters.any || y->layout.filters.any || x->first != y->first ||
+        x->shape.rank != y->shape.rank || a->nodes[node_a].dtype != b->nodes[node_b].dtype ||
+        a->nodes[node_a].over_kv != b->nodes[node_b].over_kv)
         return false;
     /* one block has no cuts along positions; its length there may differ */
     bool blocks = x->layout.index == FD_H5_CONTIGUOUS && y->layout.index == FD_H5_CONTIGUOUS;
@@ -104,8 +106,10 @@ bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, 
 
 /* ---- reading ---- */
 
-/* Where element e of a position's unpadded tensor lies, and how many follow it there. */
-static bool locate(const fd_trace *trace, int32_t node, int32_t pos, int64_t e, uint64_t *address, int64_t *run) {
+/* Where element e of a position's unpadded tensor lies, in which chunk, and how many follow it there. Filtered chunks'
+ * places are those of their elements once they are inflated. */
+static bool locate(const fd_trace *trace, int32_t node, int32_t pos, int64_t e, const fd_h5_chunk **in,
+                   uint64_t *address, int64_t *run) {
     const fd_trace_set *set = &trace->sets[node];
     int last = set->shape.rank - 1;
     hsize_t length = trace->nodes[node].over_kv ? (hsize_t)pos + 1 : set->shape.dim[last];
@@ -121,30 +125,40 @@ static bool locate(const fd_trace *trace, int32_t node, int32_t pos, int64_t e, 
         chunk = chunk * chunks_along(set, i) + at[i] / set->layout.chunk[i];
         inside = inside * set->layout.chunk[i] + at[i] % set->layout.chunk[i];
     }
-    if (set->chunks[chunk] == FD_H5_NOWHERE) return false;
-    *address = set->chunks[chunk] + inside * set->layout.element_bytes;
-    return true;
+    *in = &set->chunks[chunk];
+    *address = (set->layout.filters.any ? 0 : (*in)->address) + inside * set->layout.element_bytes;
+    return (*in)->address != FD_H5_NOWHERE;
 }
 
 bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out) {
     const fd_trace_set *set = &trace->sets[node];
+    const fd_h5_chunk *in, *next_in, *open = NULL; /* open: the chunk that `piece` is */
+    bool filtered = set->layout.filters.any, ok = true;
     size_t size = set->layout.element_bytes;
+    fd_h5_piece *piece = NULL;
+    fd_h5_bytes from = trace->bytes;
     if (!set->chunks) return false;
-    char *to = out;
-    while (n > 0) {
+    for (char *to = out; ok && n > 0;) {
         uint64_t address, next;
         int64_t run, more;
-        if (!locate(trace, node, pos, first, &address, &run)) return false;
-        /* lines that follow one another in the file are read together */
-        while (run < n && locate(trace, node, pos, first + run, &next, &more) && next == address + (uint64_t)run * size)
+        if (!locate(trace, node, pos, first, &in, &address, &run)) break;
+        /* lines that follow one another are read together */
+        while (run < n && locate(trace, node, pos, first + run, &next_in, &next, &more) &&
+               next == address + (uint64_t)run * size && (!filtered || next_in == in))
             run += more;
         if (run > n) run = n;
-        if (!fd_h5_bytes_read(&trace->bytes, address, (size_t)run * size, to)) return false;
+        if (filtered && in != open) {
+            if (piece) fd_h5_inflated_end(trace->inflated, piece);
+            piece = fd_h5_inflated_begin(trace->inflated, &set->layout, set->shape.rank, *in, &from);
+            open = in;
+        }
+        ok = (!filtered || piece) && fd_h5_bytes_read(&from, address, (size_t)run * size, to);
         to += (size_t)run * size;
         first += run;
         n -= run;
     }
-    return true;
+    if (piece) fd_h5_inflated_end(trace->inflated, piece);
+    return ok && n <= 0;
 }
 
 /* 16-bit elements as they are stored, others in this machine's form. */

@@ -1,8 +1,8 @@
 /* Where a trace's elements lie in its file, for reading them without HDF5 and from several threads.
  *
- * A dataset is *placed* when its bytes are those of memory: not filtered, little-endian, in a complete file, in a
- * layout that dumpers/hdf5/object.h and index.h know. Everything else is read by the library. What is read either
- * way is the same. */
+ * A dataset is *placed* when its bytes are those of memory, or become them by the filters that dumpers/hdf5/filters.h
+ * knows: little-endian, in a complete file, in a layout that dumpers/hdf5/object.h and index.h know. Everything else is
+ * read by the library. What is read either way is the same. */
 #ifndef FD_DUMPERS_STORE_PLACE_H
 #define FD_DUMPERS_STORE_PLACE_H
 
@@ -28,6 +28,8 @@ fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int
 /* The same for placed nodes alone, from any thread; false: ask fd_trace_read_part. */
 bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out);
 
+/* ---- for nodes of same places ---- */
+
 /* Chunks cut a position's padded tensor into `columns`; in each, positions of one row of chunks are one region. */
 int64_t fd_trace_columns(const fd_trace *trace, int32_t node);
 /* One past the last position that lies in the same row of chunks as `pos`. */
@@ -41,7 +43,7 @@ bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_
                         fd_trace_region *out);
 bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out);
 
-/* True when two placed nodes are cut alike, so that equal bytes, column by column, are equal tensors. */
+/* True when two placed nodes without filters are cut alike, so that equal bytes, column by column, are equal tensors. */
 bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b);
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef FD_DUMPERS_STORE_READER_H
 #define FD_DUMPERS_STORE_READER_H
 
-#include "dumpers/hdf5/index.h"
+#include "dumpers/hdf5/inflated.h"
 #include "dumpers/hdf5/reader.h"
 #include "dumpers/store/schema.h"
 
@@ -16,8 +16,8 @@ typedef struct fd_trace_set {
     uint32_t dtype; /* FD_F32, FD_F64, FD_F16, FD_BF16 */
     bool placed;    /* `layout` is known: it can be read without the library (place.h) */
     fd_h5_layout layout;
-    uint64_t *chunks; /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
-    uint64_t only;
+    fd_h5_chunk *chunks; /* [n_chunk] where they lie; NULL: not loaded. `only` for one chunk, else owned */
+    fd_h5_chunk only;
     int64_t n_chunk;
 } fd_trace_set;
 
@@ -35,10 +35,11 @@ typedef struct fd_trace_table {
 
 struct fd_trace {
     char *path;
-    fd_h5_reader *reader; /* its root: the group that holds this trace, or the file's own */
-    fd_h5_bytes bytes;    /* the same file, borrowed from the reader; not used unless `plain` */
-    bool plain;           /* complete, and of a form that can be read without the library */
-    size_t memory;        /* bytes that tables and lists of chunks may take */
+    fd_h5_reader *reader;     /* its root: the group that holds this trace, or the file's own */
+    fd_h5_bytes bytes;        /* the same file, borrowed from the reader; not used unless `plain` */
+    fd_h5_inflated *inflated; /* its filtered chunks, likewise */
+    bool plain;               /* complete, and of a form that can be read without the library */
+    size_t memory;            /* bytes that tables and lists of chunks may take */
     size_t *places_bytes; /* those that the lists of chunks take; through a pointer, for they change while reading */
     fd_trace_info info;
     int32_t n_pos, n_step, n_node;

@@ -90,7 +90,7 @@ fd_code fd_trace_set_describe(const fd_trace *trace, fd_trace_links *links, size
     const fd_h5_link *link = &links->links[i];
     bool read = trace->plain && fd_h5_object_describe(&trace->bytes, &links->nearby, link->address, out) &&
                 out->shape.rank >= 2 && (set->dtype = dtype_of(out)) != FD_DTYPE_LIMIT;
-    set->placed = read && !out->layout.filtered;
+    set->placed = read && out->layout.readable;
     if (!read) look_ahead(trace, links, i);
     if (!read) FD_TRY(ask_library(trace, link->name, set, out, err));
     set->shape = out->shape;

@@ -197,7 +197,8 @@ static bool write_graph(const fd_store *store) {
     fd_graph_row *rows = calloc((size_t)store->n_tensor, sizeof *rows);
     bool ok = rows && (store->n_in_graph == 0 || H5Ldelete(store->root, "graph", H5P_DEFAULT) >= 0);
     for (int32_t i = 0; ok && i < store->n_tensor; i++) rows[i] = store->tensors[i].row;
-    ok = ok && fd_trace_make_graph(store->root, rows, store->n_tensor, store->options.compress);
+    ok = ok && fd_trace_make_graph(store->root, rows, store->n_tensor,
+                                   store->options.compress || store->options.compress_graph);
     free(rows);
     return ok;
 }

@@ -70,8 +70,8 @@ typedef struct fd_store_options {
     const char *path;
     const char *group; /* as in fd_trace_options */
     fd_trace_level level;
-    bool compress;
-    bool health; /* /health, with entropy and sink where n_layer and n_head are not 0 */
+    bool compress, compress_graph; /* likewise */
+    bool health;                   /* /health, with entropy and sink where n_layer and n_head are not 0 */
     int32_t n_layer, n_head;
     int32_t n_pos; /* as in fd_trace_options */
 } fd_store_options;

@@ -79,9 +79,10 @@ typedef struct fd_trace_options {
     /* FD_F16, FD_BF16: elements of /tensors are rounded to it; fingerprints and statistics are of what was computed.
      * FD_F32 (the default): as computed. */
     uint32_t store;
-    int32_t n_pos;   /* positions that the run will have, for tables that are no larger; 0: unknown */
-    bool compress;   /* shuffle + gzip of /tensors, gzip of /graph */
-    size_t memory;   /* bytes of tensors that may wait to be written; 0: 256 MiB */
+    int32_t n_pos;       /* positions that the run will have, for tables that are no larger; 0: unknown */
+    bool compress;       /* shuffle + gzip of /tensors, gzip of /graph */
+    bool compress_graph; /* that alone */
+    size_t memory;       /* bytes of tensors that may wait to be written; 0: 256 MiB */
     int32_t helpers; /* threads that summarise and write besides the one that calls HDF5, at most 8; 0: a quarter of the
                         processors, 1 to 4 */
     bool one_thread; /* all work in the calling thread, at the end of each step */

@@ -73,14 +73,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ask(&bytes, address);
     if (!fd_h5_object_read(&bytes, &nearby, address, &object)) return 0;
     int64_t n = fd_h5_chunk_count(&object.shape, &object.layout, 1 << 16);
-    uint64_t *chunks = n >= 0 ? malloc((size_t)n * sizeof *chunks + 1) : NULL;
-    if (chunks && fd_h5_chunk_addresses(&bytes, &object.shape, &object.layout, chunks))
+    fd_h5_chunk *chunks = n >= 0 ? malloc((size_t)n * sizeof *chunks + 1) : NULL;
+    if (chunks && fd_h5_find_chunks(&bytes, &object.shape, &object.layout, chunks))
         for (int64_t i = 0; i < n; i++) {
             uint8_t byte;
-            if (chunks[i] == FD_H5_NOWHERE) continue;
-            assert(fd_h5_bytes_read(&bytes, chunks[i], 0, &byte));
+            if (chunks[i].address == FD_H5_NOWHERE) continue;
+            assert(fd_h5_bytes_read(&bytes, chunks[i].address, 0, &byte));
+            assert(chunks[i].bytes <= bytes.size - chunks[i].address);
 #ifdef FD_FUZZ_PLANTED /* the mutant: a chunk is read to where the next element would lie; tests/fuzz/run checks that it is found */
-            byte = bytes.data[bytes.size + (chunks[i] != 0)];
+            byte = bytes.data[bytes.size + (chunks[i].address != 0)];
             if (byte == 77) abort();
 #endif
         }

@@ -12,19 +12,25 @@ typedef struct seed {
     const char *name;
     bool latest;
     hsize_t chunk[2], max[2]; /* chunk 0: contiguous */
+    bool filtered;            /* shuffled, deflated and checked */
 } seed;
 
 static const seed seeds[] = {
-    {"contiguous", false, {0, 0}, {6, 4}},
-    {"contiguous_v2", true, {0, 0}, {6, 4}},
-    {"btree_1", false, {1, 4}, {H5S_UNLIMITED, 4}},
-    {"single", true, {6, 4}, {6, 4}},
-    {"fixed", true, {2, 3}, {6, 4}},
-    {"extensible", true, {1, 4}, {H5S_UNLIMITED, 4}},
-    {"btree_2", true, {2, 2}, {H5S_UNLIMITED, H5S_UNLIMITED}},
+    {"contiguous", false, {0, 0}, {6, 4}, false},
+    {"contiguous_v2", true, {0, 0}, {6, 4}, false},
+    {"btree_1", false, {1, 4}, {H5S_UNLIMITED, 4}, false},
+    {"single", true, {6, 4}, {6, 4}, false},
+    {"fixed", true, {2, 3}, {6, 4}, false},
+    {"extensible", true, {1, 4}, {H5S_UNLIMITED, 4}, false},
+    {"btree_2", true, {2, 2}, {H5S_UNLIMITED, H5S_UNLIMITED}, false},
+    {"btree_1_filtered", false, {3, 4}, {H5S_UNLIMITED, 4}, true},
+    {"single_filtered", true, {6, 4}, {6, 4}, true},
+    {"fixed_filtered", true, {2, 3}, {6, 4}, true},
+    {"extensible_filtered", true, {1, 4}, {H5S_UNLIMITED, 4}, true},
+    {"btree_2_filtered", true, {2, 2}, {H5S_UNLIMITED, H5S_UNLIMITED}, true},
 };
 
-static void write_table(hid_t file, bool chunked) {
+static void write_table(hid_t file, bool chunked, bool filtered) {
     static const struct {
         int32_t first;
         char text[8];
@@ -39,6 +45,7 @@ static void write_table(hid_t file, bool chunked) {
     H5Tinsert(type, "text", 4, text);
     H5Tinsert(type, "last", 12, H5T_STD_I32LE);
     if (chunked) H5Pset_chunk(create, 1, &chunk);
+    if (filtered) H5Pset_deflate(create, 1);
     hid_t space = H5Screate_simple(1, &n, NULL),
           set = H5Dcreate2(file, "steps", type, space, H5P_DEFAULT, create, H5P_DEFAULT);
     H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows);
@@ -67,6 +74,7 @@ static uint64_t write_file(const char *path, const seed *s) {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), create = H5Pcreate(H5P_DATASET_CREATE);
     if (s->latest) H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
     if (s->chunk[0]) H5Pset_chunk(create, 2, s->chunk);
+    if (s->filtered) H5Pset_shuffle(create), H5Pset_deflate(create, 1), H5Pset_fletcher32(create);
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access), space = H5Screate_simple(2, dim, s->max);
     hid_t set = H5Dcreate2(file, "x", H5T_IEEE_F32LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
     H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values);
@@ -83,7 +91,7 @@ static uint64_t write_file(const char *path, const seed *s) {
     space = H5Screate_simple(1, &n, NULL);
     H5Dclose(H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Sclose(space);
-    write_table(file, s->chunk[0] > 0);
+    write_table(file, s->chunk[0] > 0, s->filtered);
     write_group(file, s->latest ? 40 : 12);
     fd_h5_put_string(file, "dtype", "a text");
     H5Pclose(create);

@@ -1,10 +1,12 @@
 /* Mutants of files through the commands: hostile FIRSTDIFF FOLDER FIRST N FILE… [-- FILE…]
  *
  * Writes N mutants of the files before --, numbered from FIRST on, into FOLDER one after another, and runs on each the commands
- * that read its kind. Every run must end within 10 seconds of processor time (60 on the clock), of itself, with a status of 0 to 3, below 1 GiB, and write
+ * that read its kind. Every run must end within 10 seconds of processor time (240 on the clock), of itself, with a status of 0 to 3, below 1 GiB, and write
  * nothing that a terminal would obey. A mutant that does not is kept as FOLDER/finding-NUMBER.SUFFIX. Prints the counts;
  * The first GGUF among the files is the model of the traces and goldens. $FD_HOSTILE_PROMPTED, a GGUF with a tokenizer, runs
- * the prompts. Status 1 when there was a finding, or when no mutant of HDF5 had a checksum to mend. */
+ * the prompts. $FD_HOSTILE_COMMAND, one of the commands' words ("compare"), runs no other; $FD_HOSTILE_TURNS=3 runs three of a
+ * mutant's commands, and of the next mutant's the three after them. Status 1 when there was a finding, or when no mutant of HDF5
+ * had a checksum to mend. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +23,7 @@
 #include "mutate.h"
 #include "quiet.h"
 
-enum { MAX_ARGS = 12, SECONDS = 10, PATIENCE = 60, MAX_KB = 1 << 20 };
+enum { MAX_ARGS = 12, SECONDS = 10, PATIENCE = 240, MAX_KB = 1 << 20 };
 
 typedef struct base {
     const char *path, *suffix;
@@ -161,6 +163,17 @@ static void run(counts *c, const base *b, uint64_t number, const char *const *ar
     unlink(out_path);
 }
 
+/* Runs the commands that read the mutant. */
+static void run_all(counts *c, const base *b, uint64_t number) {
+    const char *only = getenv("FD_HOSTILE_COMMAND"), *turns = getenv("FD_HOSTILE_TURNS");
+    size_t chosen[sizeof commands / sizeof *commands], n = 0;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(commands[i].suffix, b->suffix) == 0 && (!only || strcmp(only, commands[i].args[0]) == 0))
+            chosen[n++] = i;
+    size_t most = turns ? strtoul(turns, NULL, 10) : n, first = turns ? number * most : 0;
+    for (size_t i = 0; i < n && i < most; i++) run(c, b, number, commands[chosen[(first + i) % n]].args);
+}
+
 static const char *suffix_of(const char *path) {
     const char *dot = strrchr(path, '.');
     return dot ? dot + 1 : "";
@@ -212,8 +225,7 @@ int main(int argc, char **argv) {
         snprintf(mutant_path, sizeof trace_mutant - 6, "%s/mutant-%ld.%s", folder, (long)getpid(), b->suffix);
         if (!write_file(mutant_path, mutant, size)) return 2;
         free(mutant);
-        for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-            if (strcmp(commands[i].suffix, b->suffix) == 0) run(&c, b, k, commands[i].args);
+        run_all(&c, b, k);
         unlink(mutant_path);
     }
     unlink(log_path);

@@ -10,7 +10,7 @@ folder = sys.argv[1]
 rng = np.random.default_rng(1)
 
 
-def write(name, libver, chunked, dense):
+def write(name, libver, chunked, dense, linked=True):
     with h5py.File(f"{folder}/{name}.h5", "w", libver=libver) as f:
         f.attrs["schema"] = "firstdiff-trace"
         f.attrs["version"] = 1
@@ -20,17 +20,18 @@ def write(name, libver, chunked, dense):
         group = f.create_group("tensors", track_order=dense)
         for i in range(12 if dense else 3):
             data = rng.standard_normal((3, 4, 5)).astype(["<f4", "<f2", ">f8"][i % 3])
-            options = (
-                {"chunks": (1, 4, 5), "compression": "gzip", "shuffle": True, "maxshape": (None, 4, 5)}
-                if chunked
-                else {}
-            )
+            options = {}
+            if chunked:  # of one position and of two, every filter with and without the others
+                options = {"chunks": (1 + i % 2, 4, 5), "maxshape": (None if i % 3 else 3, 4, 5)}
+                options |= {"compression": "gzip"} if i % 4 != 3 else {}
+                options |= {"shuffle": i % 4 != 1, "fletcher32": i % 4 > 1}
             d = group.create_dataset(f"blk.{i}.q", data=data, **options)
             d.attrs["op"] = "matmul"
             d.attrs["seq"] = i
             for k in range(12 if dense else 0):
                 d.attrs[f"note{k}"] = "x" * 20
-        group["same"] = h5py.SoftLink("/tensors/blk.0.q")
+        if linked:
+            group["same"] = h5py.SoftLink("/tensors/blk.0.q")
         if dense:
             group["far"] = h5py.ExternalLink("other.h5", "/x")
 
@@ -48,3 +49,5 @@ for libver in versions:
             chunked,
             libver != "earliest",
         )
+    # without what is refused before any row is read
+    write(f"h5py-{libver}-filtered", (libver, libver if libver != "earliest" else "latest"), True, False, False)
