@@ -105,11 +105,13 @@ static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int3
     return best;
 }
 
-/* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer. */
+/* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer, or of the first, which the
+ * embedding feeds. */
 static bool may_ask_later(const fd_diagnose_options *ask) {
     const fd_node *nodes = ask->graph->nodes;
     const fd_node_finding *f = ask->finding;
-    return f->span_first == f->node || nodes[f->span_first].layer == nodes[f->node].layer;
+    const int32_t from = nodes[f->span_first].layer, to = nodes[f->node].layer;
+    return f->span_first == f->node || from == to || (from < 0 && to == 0);
 }
 
 /* Position 15 of 16 is 0 modulo 15. So must those after it be, or it was that row alone. */
