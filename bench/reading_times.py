@@ -2,8 +2,9 @@
 """bench/reading_times.py OLD NEW [MODEL.gguf] [--rounds 15] [--dir DIR] [--cases WORDS]
 
 Times two builds of firstdiff in turns on the same files: writing traces and goldens, reading and comparing them. The files lie in the
-page cache. What runs a model has one thread: threads that wait for others spin, which measures the machine's other work. Each round runs every command once with either program, in changing order; printed is the median of the rounds' ratios
-NEW / OLD, of the time from start to exit and of the processor time (that of all cores and of child processes), with OLD's medians.
+page cache. What runs a model has one thread: threads that wait for others spin, which measures the machine's other work. Each round
+runs every command once with either program, in changing order; printed is the median of the rounds' ratios NEW / OLD, of the time from
+start to exit and of the processor time (that of all cores and of child processes), with OLD's medians.
 Needs h5py.
 
 Traces of h5py have no fingerprints: every element is looked at. Goldens are recorded by the program that checks them.
