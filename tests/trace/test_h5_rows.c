@@ -28,7 +28,7 @@ typedef struct layout_case {
     hsize_t chunk[2];    /* 0: contiguous */
     const char *filters; /* in this order: d deflate, s shuffle, f Fletcher's checksum, x one that is the library's */
 } layout_case;
-enum { ROWS = 23, COLUMNS = 37, BLOCKS = 60 };
+enum { ROWS = 23, COLUMNS = 37, BLOCKS = 24 };
 static const layout_case layouts[] = {
     {"one block", false, {false, false}, {0, 0}, ""},
     {"one block of the new format", true, {false, false}, {0, 0}, ""},
