@@ -25,6 +25,8 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
     if (c->u_acc_f16 > 0 && fd_dtype_get(dtype)->block_elements == 256) return 2.5 * c->u_acc_f16 * sqrt(32);
+    /* beside results of 16 bits weights may have been rounded or not; replay has rounded them */
+    if (c->u_shown > 0 && c->u_out > 0x1p-24) return c->u_shown;
     bool blocks = c->q8_activations || (c->replays_inputs && !(c->u_factor > 0));
     if (blocks && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
     if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */

@@ -18,7 +18,7 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
     const fd_numerics_class *c = bench->request->numerics;
     fd_dot_type type = c && fd_dot_repeats_factors(c, node, weight) ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
     if (c && c->int8_rows && !c->int8_weights) type = FD_DOT_AS_IS;
-    if (type == FD_DOT_AS_IS && (node->op != FD_OP_MATMUL || weight->dtype == FD_F32)) return false;
+    if (type == FD_DOT_AS_IS && (node->override || node->op != FD_OP_MATMUL || weight->dtype == FD_F32)) return false;
     int64_t n = weight->n_row * weight->n_col, row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
     if (!bench->wide[id] && n <= bench->wide_left && fd_can_dequantize(weight->dtype)) {
         bench->wide[id] = malloc(sizeof **bench->wide * (size_t)n);
@@ -101,7 +101,7 @@ static fd_op_args written_late(const fd_evaluation *ev, const fd_op_args *args) 
 void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to) {
     const fd_weight *own = args->weight[0];
     fd_weight wide;
-    if (!args->node->override && widen_weight(ev->bench, args->node, own, 0, &wide)) args->weight[0] = &wide;
+    if (widen_weight(ev->bench, args->node, own, 0, &wide)) args->weight[0] = &wide;
     for (int k = 0; k < FD_MAX_INPUTS; k++) args->in[k] = args->node->input[k] >= 0 ? x[k] : NULL;
     args->out = to;
     fd_op_args late = *args;

@@ -37,6 +37,8 @@ static bool through_a_part(const fd_evidence *e, int32_t node) {
 
 /* Sums of binary16 leave its values, which those of bfloat16 are not as a rule. */
 static bool may_leave_narrow(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
+    /* through others, only that it was rounded is sure */
+    if (e->n_way[node->id] > 0 && fd_class_sums_in_16_bits(c)) return true;
     double u = is_product(node->op) ? fmax(c->u_acc, c->u_acc_f16) : node->op == FD_OP_ATTN_MIX ? c->u_mix : 0;
     bool of_sum = fmax(u, of_attention(node->op) ? c->u_acc : 0) > 0x1p-24 && e->wide[2 * node->id + 1];
     return c->u_out > 0x1p-24 || c->u_shown > 0 || of_sum || (node->op == FD_OP_GELU && fd_gelu_is_table(c, node));
@@ -93,6 +95,17 @@ static tally count_repeated(const fd_class_case *c, int32_t node) {
     return t;
 }
 
+/* Then attention's rounding is in it. */
+static bool through_attention(const fd_evidence *e, int32_t node) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        int32_t in = nodes[node].input[k];
+        if (in < 0 || fd_trace_has_data(e->trace, nodes[in].name)) continue;
+        if (of_attention(nodes[in].op) || through_attention(e, in)) return true;
+    }
+    return false;
+}
+
 static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     const fd_evidence *e = c->evidence;
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
@@ -108,6 +121,7 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     c->n_needed += needed;
     c->n_seen += needed && (repeats || !through_a_part(e, node->id));
     if (other) return;
+    c->rounds_products |= product && !through_attention(e, node->id);
     kinds[!product].rounded++;
     kinds[!product].needed += needed;
     if (!product || e->n_way[node->id] > 0) return;
@@ -187,7 +201,6 @@ void fd_evidence_weigh(fd_class_case *c) {
         if (e->finest) weigh_need(node, c, kinds);
     }
     if (c->n_through > 0) c->remains /= c->n_through;
-    c->rounds_products = kinds[0].rounded > 0;
     c->products = 2 * kinds[0].needed >= kinds[0].rounded;
     c->attention = 2 * kinds[1].needed >= kinds[1].rounded;
     if (!e->finest) {

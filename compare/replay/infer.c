@@ -184,6 +184,14 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
         }
 }
 
+/* Sums of 16 bits have room for products that an engine of mixed precision shows to their last bits. */
+static void refute_by_mixed(fd_class_cases *c) {
+    bool mixed = false;
+    for (int32_t i = 1; i < c->n; i++)
+        mixed |= c->at[i].numerics->u_shown > 0 && !c->refuted[i] && c->at[i].n_outside == 0;
+    for (int32_t i = 1; i < c->n && mixed; i++) c->refuted[i] |= fd_class_sums_in_16_bits(c->at[i].numerics);
+}
+
 static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++)
@@ -203,6 +211,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     fd_code code = fd_evidence_open(options->graph, options->cand, options->n_pos, &seen, err);
     if (code == FD_OK) code = fd_try_classes(options, &seen, &c, err);
     if (code == FD_OK) refute_by_tighter(&seen, &c);
+    if (code == FD_OK) refute_by_mixed(&c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++) doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]);

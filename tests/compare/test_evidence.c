@@ -103,6 +103,18 @@ Test(evidence, errors_larger_than_a_class_leaves_refute_it_though_its_bounds_hav
     close_model(&b);
 }
 
+/* The product after attention has attention's errors, and shows no rounding of its own. */
+Test(evidence, attention_alone_shows_no_class_that_rounds_a_cache_which_was_not_recorded) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = spoiled_everywhere(&b, "attn_out", rounded_to_f16);
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*norm,*attn_proj,*ffn_down,logits"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_neq(v.status, FD_NOISE, "%s", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
 Test(evidence, a_class_of_16_bits_is_refuted_by_values_that_it_cannot_hold) {
     bench b = open_bench(models[0], (recording){0});
     fd_graph *graph = faulted(&b, "eps_outside_root");

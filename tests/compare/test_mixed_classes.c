@@ -68,6 +68,9 @@ static void f16_factors(const fd_op_args *args) {
 static void bf16_products(const fd_op_args *args) {
     multiply(args, in_bf16, in_bf16, in_bf16);
 }
+static void bf16_activations(const fd_op_args *args) {
+    multiply(args, in_bf16, NULL, in_bf16);
+}
 static void int8_rows(const fd_op_args *args) {
     multiply(args, in_int8, NULL, NULL);
 }
@@ -110,6 +113,7 @@ static const struct {
     {"binary16 factors of Q8_0 weights", "f16-f32kv", "*l_out,logits", f16_factors, 0, true},
     {"bfloat16 products", "mixed-bf16", FUSED, bf16_products, 0, true},
     {"bfloat16 products before a bias of binary32", "mixed-bf16", "*", bf16_products, 1, true},
+    {"bfloat16 products of weights that are as they were", "mixed-bf16", "*", bf16_activations, 0, true},
     {"int8 activations, one scale a row", "int8-rows", FUSED, int8_rows, 0, true},
     {"int8 activations and weights, one scale a row", "w8a8", "*", int8_both, 1, true},
 };
