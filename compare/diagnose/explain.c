@@ -144,17 +144,6 @@ static fd_code try_in_heads(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
-/* Rows of zeros have many causes through a span; that the op itself gives zeros is one of them. */
-static fd_code try_zeros(fd_trial *t, fd_error *err) {
-    const fd_explain_request *r = t->all.request;
-    const fd_node *node = r->args.node;
-    const int64_t width = fd_node_row_stride(node, r->args.n_kv), n = width * r->args.n_pos;
-    const fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)width};
-    bool zeros = t->n_span > 1 && !node->over_kv && fd_trial_fits(t);
-    for (int64_t i = r->n_unjudged * width; i < n && zeros; i++) zeros = !(r->output[i] < 0) && r->output[i] <= 0;
-    return zeros ? fd_trial_try(t, &h, err) : FD_OK;
-}
-
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
@@ -163,7 +152,6 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
-    FD_TRY(try_zeros(t, err));
     bool guess = t->few.bench && !t->all.request->table_alone;
     bool many = fd_trial_many_layers(t);
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_steps(t, err));
