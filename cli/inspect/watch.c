@@ -43,19 +43,25 @@ static void show_step(const fd_trace *trace, int32_t step, const fd_tokenizer *t
     printf("\n");
 }
 
+/* A file in the middle of a write may look damaged, and no longer does a moment later: three seconds are no moment. */
+enum { MOST_FAILURES = 10 };
+
 fd_code fd_inspect_watch(const char *path, const fd_tokenizer *tokenizer, fd_error *err) {
-    int32_t shown = 0;
+    int32_t shown = 0, n_failed = 0;
     bool complete = false, waits = false;
     while (!complete) {
         fd_trace *trace;
-        if (access(path, F_OK) == 0) {
-            FD_TRY(fd_trace_open(path, &trace, err));
+        const bool there = access(path, F_OK) == 0;
+        const fd_code code = there ? fd_trace_open(path, &trace, err) : FD_OK;
+        if (code != FD_OK && (code != FD_ERR_INPUT || ++n_failed == MOST_FAILURES)) return code;
+        if (there && code == FD_OK) {
+            n_failed = 0;
             if (fd_trace_n_step(trace) < shown) shown = 0; /* another run's */
             for (; shown < fd_trace_n_step(trace); shown++) show_step(trace, shown, tokenizer);
             complete = fd_trace_get_info(trace)->complete;
             if (complete) printf("complete: %d positions in %d steps\n", fd_trace_n_pos(trace), shown);
             fd_trace_close(trace);
-        } else if (!waits) {
+        } else if (!there && !waits) {
             fprintf(stderr, "%s: not there yet\n", path);
             waits = true;
         }
