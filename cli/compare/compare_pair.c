@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/compare/replay.h"
+#include "cli/compare/whole_error.h"
 #include "cli/ranks.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/repro/repro.h"
@@ -28,6 +29,7 @@ fd_code fd_cli_compare_pair(const fd_cli_pair *pair, fd_verdict *verdict, fd_err
     if (code != FD_OK) return code;
     if (pair->model) {
         FD_TRY(fd_cli_replay(pair->model, pair->ref, pair->cand, pair->class_name, pair->replay_gpu, verdict, err));
+        FD_TRY(fd_cli_check_whole_error(pair, verdict, err));
         if (!pair->repro) return FD_OK;
         const fd_trace *wrong = verdict->replay.of_reference ? pair->ref : pair->cand;
         return fd_cli_write_repro(pair->model->graph, wrong, verdict, pair->repro, err);

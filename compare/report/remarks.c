@@ -79,6 +79,13 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "the bounds, or another class; record '%s', or give --candidate",
             r->node, r->other, a, v->replay.numerics, (double)r->n[1] * 1e-12, r->text);
         break;
+    case FD_REASON_WHOLE_ERROR:
+        SAY("cannot tell: within the bounds of every op, but the logits have an NMSE of %s over %lld rows, and an "
+            "engine "
+            "that rounds as %s of %s: a bug that adds up, or another class; record more of the ops, or give "
+            "--candidate",
+            r->node, a, v->replay.numerics, r->other);
+        break;
     case FD_NOTE_MODEL_UNRECORDED: SAY("which model ran is not recorded on both sides: not checked"); break;
     case FD_NOTE_CONTRACTS_DIFFER:
         SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);
