@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/ranks.h"
+#include "compare/bounds/bounds.h"
 
 /* Of 45 sound engines that rounded as their class, the candidate's NMSE over the emulated one's was 0.1 to 3.1. Where a class rounds to
  * no more than binary32, engines differ by more than roundings: angles of RoPE, approximations of exp; llama.cpp's had up to 230. */
@@ -33,6 +34,14 @@ static bool is_short(const fd_graph *graph, int32_t n_pos) {
     for (int32_t i = 0; i < graph->n_weight; i++)
         parameters += (double)graph->weights[i].n_row * (double)graph->weights[i].n_col;
     return parameters * n_pos <= MOST_WORK;
+}
+
+/* An emulated cache has no blocks. */
+static bool has_blocks_in_cache(const fd_trace *trace) {
+    uint32_t k = FD_F32, v = FD_F32;
+    fd_error none;
+    return fd_kv_types_parse(fd_trace_get_info(trace)->kv_type, &k, &v, &none) == FD_OK &&
+           (fd_kv_is_quantised(k) || fd_kv_is_quantised(v));
 }
 
 /* What kernels keep to themselves is not recorded in either. */
@@ -113,9 +122,9 @@ fd_code fd_cli_check_whole_error(const fd_cli_pair *pair, fd_verdict *verdict, f
     fd_cli_exec exec;
     bool known;
     if (verdict->status != FD_NOISE || verdict->replay.of_reference || fd_cli_peers() || chooses_experts(graph) ||
-        !is_short(graph, n_pos) || strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 ||
-        !fd_trace_has_data(pair->ref, "logits") || !fd_trace_has_data(pair->cand, "logits") ||
-        fd_trace_n_pos(pair->ref) < n_pos)
+        has_blocks_in_cache(pair->cand) || !is_short(graph, n_pos) ||
+        strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 || !fd_trace_has_data(pair->ref, "logits") ||
+        !fd_trace_has_data(pair->cand, "logits") || fd_trace_n_pos(pair->ref) < n_pos)
         return FD_OK;
     FD_TRY(open_emulated(pair, verdict->replay.numerics, &exec, &known, err));
     if (!known) return FD_OK;
