@@ -11,6 +11,7 @@
 #include <zlib.h>
 
 #include "dumpers/hdf5/plain.h"
+#include "tests/trace/fixture.h"
 
 enum { ROWS = 64, COLUMNS = 96, CHUNK = 8 };
 
@@ -82,7 +83,7 @@ static size_t shuffled(const float *x, size_t n, uint8_t *to) {
 /* HDF5 leaves deflate out where it is of no use, and a chunk says so. */
 Test(h5_filters, one_may_be_left_out_of_a_chunk) {
     enum { N = CHUNK * COLUMNS };
-    const char *path = "/tmp/firstdiff_h5_filter_masks.h5";
+    const char *path = fixture_path("filter_masks.h5");
     static float mine[ROWS][COLUMNS], theirs[ROWS][COLUMNS], x[N];
     static uint8_t moved[4 * N], packed[8 * N];
     hid_t file, set = make_set(path, "sd", &file);
@@ -136,7 +137,7 @@ static void *read_in_thread(void *user) {
 
 Test(h5_filters, threads_read_the_same_chunks) {
     enum { THREADS = 4 };
-    const char *path = "/tmp/firstdiff_h5_filter_threads.h5";
+    const char *path = fixture_path("filter_threads.h5");
     write_all(path, "sd");
     uint8_t *data;
     fd_h5_bytes bytes = read_whole(path, &data);
@@ -176,7 +177,7 @@ Test(h5_filters, threads_read_the_same_chunks) {
 /* Deflate and Fletcher's checksum both notice a bit. What is left to the library is not wrong here. */
 Test(h5_filters, a_bit_of_a_chunk_is_noticed) {
     static const char *const filters[] = {"sd", "d", "f", "sf", "sdf"};
-    const char *path = "/tmp/firstdiff_h5_filter_bits.h5";
+    const char *path = fixture_path("filter_bits.h5");
     static float sound[ROWS][COLUMNS], found[ROWS][COLUMNS];
     for (size_t f = 0; f < sizeof filters / sizeof *filters; f++) {
         write_all(path, filters[f]);
@@ -247,7 +248,7 @@ Test(h5_filters, sizes_that_cannot_be_are_refused_before_memory_is_taken) {
 
 /* Rows in any order, chunks given up for others meanwhile, are the same rows. */
 Test(h5_filters, rows_may_be_asked_for_in_any_order) {
-    const char *path = "/tmp/firstdiff_h5_filter_order.h5";
+    const char *path = fixture_path("filter_order.h5");
     write_all(path, "sd");
     uint8_t *data;
     fd_h5_bytes bytes = read_whole(path, &data);

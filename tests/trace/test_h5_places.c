@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "dumpers/hdf5/index.h"
+#include "tests/trace/fixture.h"
 
 enum { GROW = 0 }; /* as a limit: unlimited */
 
@@ -155,7 +156,7 @@ static int compare_chunks(const layout_case *c, hid_t set, const fd_h5_bytes *by
 }
 
 Test(h5_places, every_chunk_lies_where_the_library_finds_it) {
-    const char *path = "/tmp/firstdiff_h5_places.h5";
+    const char *path = fixture_path("places.h5");
     for (size_t i = 0; i < N_FILTER * sizeof cases / sizeof *cases; i++) {
         const layout_case *c = &cases[i / N_FILTER];
         int f = (int)(i % N_FILTER);
@@ -204,7 +205,7 @@ static fd_h5_bytes open_case(const char *path, const layout_case *c, fd_h5_objec
 /* Limits are a file's word too: a shape beyond them is refused, and wide ones take no time (found by tests/fuzz,
  * which gets past checksums). */
 Test(h5_places, limits_of_a_shape_may_be_anything) {
-    const char *path = "/tmp/firstdiff_h5_limits.h5";
+    const char *path = fixture_path("limits.h5");
     fd_h5_chunk chunks[160], sound[160];
     fd_h5_object o;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -230,7 +231,7 @@ Test(h5_places, limits_of_a_shape_may_be_anything) {
 
 /* What is not plain must be left to the library. */
 Test(h5_places, other_filters_and_elements_are_left_to_the_library) {
-    const char *path = "/tmp/firstdiff_h5_not_plain.h5";
+    const char *path = fixture_path("not_plain.h5");
     hid_t types[] = {H5T_IEEE_F32BE, H5T_STD_I32LE, H5T_STD_U16BE, H5T_C_S1, H5T_IEEE_F32LE};
     hsize_t dim[2] = {4, 4};
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(2, dim, NULL);
@@ -260,7 +261,7 @@ Test(h5_places, other_filters_and_elements_are_left_to_the_library) {
 /* Every bit of a small file turned over: a checksum, a bound or the library's refusal; never a read outside it. */
 Test(h5_places, damaged_bytes_are_refused_or_read_inside_the_file) {
     static const int of[] = {3, 7, 12, 14, 17, 19, 21};
-    const char *path = "/tmp/firstdiff_h5_flipped.h5";
+    const char *path = fixture_path("flipped.h5");
     for (size_t k = 0; k < 2 * sizeof of / sizeof *of; k++) {
         layout_case c = cases[of[k / 2]];
         if (c.dim[0] > 400) c.dim[0] = 400;

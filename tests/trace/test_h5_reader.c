@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "dumpers/hdf5/plain.h"
+#include "tests/trace/fixture.h"
 
 enum { N = 12, LONG = 3000 };
 
@@ -142,7 +143,7 @@ static void compare_sides(const char *path, size_t known) {
 }
 
 Test(h5_reader, says_what_the_library_says) {
-    const char *path = "/tmp/firstdiff_h5_reader.h5";
+    const char *path = fixture_path("reader.h5");
     for (int latest = 0; latest < 2; latest++)
         for (int n = 1; n < 300; n += 97) {
             write_file(path, latest, n);
@@ -153,7 +154,7 @@ Test(h5_reader, says_what_the_library_says) {
 
 /* A block of more than a page's bytes comes in pieces, cut along any dimension. */
 Test(h5_reader, rows_come_in_pieces) {
-    const char *path = "/tmp/firstdiff_h5_pieces.h5";
+    const char *path = fixture_path("pieces.h5");
     hsize_t dim[3] = {3, 5, 700000}; /* 42 MB: 2.8 MB a run */
     size_t n = (size_t)(dim[0] * dim[1] * dim[2]);
     int32_t *values = malloc(n * 4), *read = malloc(n * 4);

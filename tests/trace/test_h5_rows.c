@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "dumpers/hdf5/plain.h"
+#include "tests/trace/fixture.h"
 
 typedef struct row {
     int32_t first;
@@ -193,7 +194,7 @@ static void compare_descriptions(sides *s, const char *layout, const type_case *
 }
 
 Test(h5_rows, are_what_the_library_reads) {
-    const char *path = "/tmp/firstdiff_h5_rows.h5";
+    const char *path = fixture_path("rows.h5");
     const fd_h5_shape shape = {2, {ROWS, COLUMNS}};
     static char mine[ROWS * COLUMNS * sizeof(row)], theirs[sizeof mine];
     uint64_t random = 1;
@@ -230,7 +231,7 @@ Test(h5_rows, are_what_the_library_reads) {
 
 /* What is asked for must be there, of this shape; nothing is read for nothing. */
 Test(h5_rows, are_of_the_shape_that_is_known) {
-    const char *path = "/tmp/firstdiff_h5_rows_of_shape.h5";
+    const char *path = fixture_path("rows_of_shape.h5");
     static char out[ROWS * COLUMNS * 4];
     write_file(path, &layouts[2]);
     sides s = open_sides(path);
