@@ -182,6 +182,11 @@ int32_t fd_build_post_norm_layer(fd_builder *builder, int32_t layer, int32_t x, 
 bool fd_layer_has(const fd_builder *builder, int32_t layer, const char *key);
 /* FD_READS_LAYER_SIZES: the layer's number of this key; the hyperparameters have the largest of all layers. */
 int32_t fd_layer_number(const fd_builder *builder, int32_t layer, const char *key, int32_t fallback);
+
+/* Heads and the FFN's length in the graph's hyperparameters, which the blocks go by: of one layer, `file` where the file gives one
+ * number; and those of `from`. */
+void fd_read_layer_sizes(fd_builder *builder, int32_t layer, const fd_hparams *file);
+void fd_set_layer_sizes(fd_builder *builder, const fd_hparams *from);
 /* attention.sliding_window and its pattern: of `period` layers in a row all but the last have it, or those that the file
  * lists. */
 typedef struct fd_windows {

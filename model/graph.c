@@ -145,3 +145,10 @@ void fd_graph_free(fd_graph *graph) {
     free(graph->weights);
     free(graph);
 }
+
+double fd_graph_n_parameter(const fd_graph *graph) {
+    double n = 0;
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        n += (double)graph->weights[i].n_row * (double)graph->weights[i].n_col;
+    return n;
+}

@@ -184,6 +184,9 @@ fd_code fd_graph_weights(const fd_gguf *metadata, const char *with, fd_weight_re
 fd_code fd_graph_clone(const fd_graph *graph, fd_graph **out, fd_error *err);
 void fd_graph_free(fd_graph *graph);
 
+/* Elements of all weights. */
+double fd_graph_n_parameter(const fd_graph *graph);
+
 /* Chooses LongRoPE's factors for runs whose context is n_ctx positions, rounded up to a multiple of 256 as
  * llama.cpp's contexts are: the long ones where that is more than the original context. A graph is built for a
  * context of 1. Without such factors nothing changes. */

@@ -18,8 +18,10 @@ enum { FEWEST_ROWS = 4 };
 #define MOST_WORK 2e10
 
 typedef struct rows {
+    int32_t in_reference, in_candidate;      /* ids of the logits */
     float *reference, *candidate, *emulated; /* [n_vocab] each: of one position */
     double of_candidate, of_emulated;        /* Σ of squares of errors */
+    double size;                             /* Σ of squares of the reference's */
     int32_t n;                               /* rows that the candidate recorded */
 } rows;
 
@@ -27,13 +29,6 @@ static bool chooses_experts(const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == FD_OP_TOP_K) return true;
     return false;
-}
-
-static bool is_short(const fd_graph *graph, int32_t n_pos) {
-    double parameters = 0;
-    for (int32_t i = 0; i < graph->n_weight; i++)
-        parameters += (double)graph->weights[i].n_row * (double)graph->weights[i].n_col;
-    return parameters * n_pos <= MOST_WORK;
 }
 
 /* An emulated cache has no blocks. */
@@ -59,33 +54,32 @@ static fd_code open_emulated(const fd_cli_pair *pair, const char *class_name, fd
     return code;
 }
 
-/* False where a side has no such row, or a number is none. */
-static bool add_row(const fd_cli_pair *pair, int32_t pos, rows *r) {
+/* Adds nothing where a side has no such row, or a number is none. */
+static void add_row(const fd_cli_pair *pair, int32_t pos, rows *r) {
     const int32_t n = pair->model->graph->hparams.n_vocab;
-    const int32_t ref = fd_trace_find(pair->ref, "logits"), cand = fd_trace_find(pair->cand, "logits");
-    double of_candidate = 0, of_emulated = 0;
+    double of_candidate = 0, of_emulated = 0, size = 0;
     fd_error missing;
-    if (fd_trace_read(pair->ref, ref, pos, r->reference, NULL, &missing) != FD_OK ||
-        fd_trace_read(pair->cand, cand, pos, r->candidate, NULL, &missing) != FD_OK)
-        return false;
+    if (fd_trace_read(pair->ref, r->in_reference, pos, r->reference, NULL, &missing) != FD_OK ||
+        fd_trace_read(pair->cand, r->in_candidate, pos, r->candidate, NULL, &missing) != FD_OK)
+        return;
     for (int32_t i = 0; i < n; i++) {
         const double c = (double)r->candidate[i] - (double)r->reference[i],
                      e = (double)r->emulated[i] - (double)r->reference[i];
         of_candidate += c * c;
         of_emulated += e * e;
+        size += (double)r->reference[i] * (double)r->reference[i];
     }
-    if (!isfinite(of_candidate) || !isfinite(of_emulated)) return false;
+    if (!isfinite(of_candidate) || !isfinite(of_emulated)) return;
     r->of_candidate += of_candidate;
     r->of_emulated += of_emulated;
+    r->size += size;
     r->n++;
-    return true;
 }
 
-/* Step by step, as the candidate was fed. *size: Σ of squares of the reference's logits in these rows. */
-static fd_code run(const fd_cli_pair *pair, fd_exec *exec, rows *r, double *size, fd_error *err) {
+/* Step by step, as the candidate was fed. */
+static fd_code run(const fd_cli_pair *pair, fd_exec *exec, rows *r, fd_error *err) {
     const int32_t n_vocab = pair->model->graph->hparams.n_vocab, *tokens = fd_trace_tokens(pair->cand);
     const fd_trace_step *steps = fd_trace_steps(pair->cand);
-    *size = 0;
     for (int32_t s = 0; s < fd_trace_n_step(pair->cand); s++) {
         float *logits = malloc(sizeof *logits * (size_t)n_vocab * (size_t)steps[s].n_pos);
         const fd_batch batch = {.tokens = tokens + steps[s].pos0,
@@ -97,8 +91,7 @@ static fd_code run(const fd_cli_pair *pair, fd_exec *exec, rows *r, double *size
             logits ? fd_exec_forward(exec, &batch, err) : fd_fail(err, FD_ERR_MEMORY, "logits: out of memory");
         for (int32_t p = 0; p < steps[s].n_pos && code == FD_OK; p++) {
             r->emulated = logits + (int64_t)p * n_vocab;
-            if (!add_row(pair, steps[s].pos0 + p, r)) continue;
-            for (int32_t i = 0; i < n_vocab; i++) *size += (double)r->reference[i] * (double)r->reference[i];
+            add_row(pair, steps[s].pos0 + p, r);
         }
         free(logits);
         FD_TRY(code);
@@ -106,12 +99,12 @@ static fd_code run(const fd_cli_pair *pair, fd_exec *exec, rows *r, double *size
     return FD_OK;
 }
 
-static void judge(const rows *r, double size, fd_verdict *verdict) {
-    const double emulated = r->of_emulated / size, most = emulated > COARSE ? MOST : MOST_F32;
-    if (r->n < FEWEST_ROWS || !(size > 0) || !(r->of_emulated > 0)) return;
+static void judge(const rows *r, fd_verdict *verdict) {
+    const double emulated = r->of_emulated / r->size, most = emulated > COARSE ? MOST : MOST_F32;
+    if (r->n < FEWEST_ROWS || !(r->size > 0) || !(r->of_emulated > 0)) return;
     if (r->of_candidate <= most * r->of_emulated) return;
     fd_remark reason = {FD_REASON_WHOLE_ERROR, .n = {r->n}};
-    snprintf(reason.node, sizeof reason.node, "%.2g", r->of_candidate / size);
+    snprintf(reason.node, sizeof reason.node, "%.2g", r->of_candidate / r->size);
     snprintf(reason.other, sizeof reason.other, "%.2g", emulated);
     fd_verdict_late_reason(verdict, reason);
 }
@@ -122,20 +115,21 @@ fd_code fd_cli_check_whole_error(const fd_cli_pair *pair, fd_verdict *verdict, f
     fd_cli_exec exec;
     bool known;
     if (verdict->status != FD_NOISE || verdict->replay.of_reference || fd_cli_peers() || chooses_experts(graph) ||
-        has_blocks_in_cache(pair->cand) || !is_short(graph, n_pos) ||
+        has_blocks_in_cache(pair->cand) || !(fd_graph_n_parameter(graph) * n_pos <= MOST_WORK) ||
         strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 || !fd_trace_has_data(pair->ref, "logits") ||
         !fd_trace_has_data(pair->cand, "logits") || fd_trace_n_pos(pair->ref) < n_pos)
         return FD_OK;
     FD_TRY(open_emulated(pair, verdict->replay.numerics, &exec, &known, err));
     if (!known) return FD_OK;
-    rows r = {.reference = malloc(2 * sizeof(float) * (size_t)n_vocab)};
-    double size;
+    rows r = {.in_reference = fd_trace_find(pair->ref, "logits"),
+              .in_candidate = fd_trace_find(pair->cand, "logits"),
+              .reference = malloc(2 * sizeof(float) * (size_t)n_vocab)};
     fd_code code = r.reference ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "logits: out of memory");
     if (code == FD_OK) {
         r.candidate = r.reference + n_vocab;
-        code = run(pair, exec.exec, &r, &size, err);
+        code = run(pair, exec.exec, &r, err);
     }
-    if (code == FD_OK) judge(&r, size, verdict);
+    if (code == FD_OK) judge(&r, verdict);
     free(r.reference);
     fd_cli_exec_close(&exec);
     return code;

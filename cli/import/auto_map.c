@@ -238,10 +238,7 @@ static fd_code take_outputs(search *s, stand *at) {
 }
 
 static int64_t attempts(const search *s, const fd_trace *ref) {
-    double parameters = 1;
-    for (int32_t i = 0; i < s->how->graph->n_weight; i++)
-        parameters += (double)(s->how->graph->weights[i].n_row * s->how->graph->weights[i].n_col);
-    const double n = MOST_WORK / (parameters * fd_trace_n_pos(ref));
+    const double n = MOST_WORK / (fd_graph_n_parameter(s->how->graph) * fd_trace_n_pos(ref));
     return n < MOST_ATTEMPTS ? (int64_t)n : MOST_ATTEMPTS;
 }
 

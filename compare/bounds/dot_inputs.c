@@ -185,6 +185,16 @@ void fd_dot_round_input(fd_dot_type type, const fd_graph *graph, const fd_node *
     for (int64_t i = 0; i < n_row * width; i++) rows[i] /= scale;
 }
 
+void fd_dot_widen_weight(fd_dot_type type, const fd_weight *weight, float *rows) {
+    const int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+#pragma omp parallel for if (weight->n_row * weight->n_col > MANY)
+    for (int64_t r = 0; r < weight->n_row; r++) {
+        float *row = rows + r * weight->n_col;
+        fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, row, weight->n_col);
+        fd_dot_round(type, row, 1, weight->n_col);
+    }
+}
+
 fd_code fd_dot_round_weight(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, fd_weight *out,
                             fd_error *err) {
     *out = *weight;
@@ -193,17 +203,11 @@ fd_code fd_dot_round_weight(const fd_numerics_class *c, const fd_node *node, con
     bool fits = (type == FD_DOT_F16 && weight->dtype == FD_F16) || (type == FD_DOT_BF16 && weight->dtype == FD_BF16);
     fits |= c->int8_rows && !c->int8_weights;
     if (type == FD_DOT_AS_IS || !(c->u_factor > 0) || fits) return FD_OK;
-    int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
     out->dtype = FD_F32;
     out->bytes = sizeof(float) * (uint64_t)(weight->n_row * weight->n_col);
     float *rows = malloc(out->bytes);
     if (!rows) return fd_fail(err, FD_ERR_MEMORY, "%s: rounding it: out of memory", weight->name);
-#pragma omp parallel for if (weight->n_row * weight->n_col > MANY)
-    for (int64_t r = 0; r < weight->n_row; r++) {
-        float *row = rows + r * weight->n_col;
-        fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, row, weight->n_col);
-        fd_dot_round(type, row, 1, weight->n_col);
-    }
+    fd_dot_widen_weight(type, weight, rows);
     out->data = rows;
     return FD_OK;
 }

@@ -50,6 +50,9 @@ float fd_dot_round_f16(float x);
  * often leave in binary32. */
 bool fd_dot_repeats_factors(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight);
 
+/* All of the weight in binary32, rounded so: rows [n_row][n_col]. */
+void fd_dot_widen_weight(fd_dot_type type, const fd_weight *weight, float *rows);
+
 /* *out is the weight as the class multiplies it, in binary32, its data owned by the caller; data NULL: it stays as it is. */
 fd_code fd_dot_round_weight(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight,
                             fd_weight *out, fd_error *err);

@@ -7,8 +7,6 @@
 #include "compare/replay/samples.h"
 #include "model/gguf/quant.h"
 
-enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
-
 /* The weight of a slot in binary32, which has the same values and so gives the same bits, or those that the class rounds it to;
  * false: it stays as it is. */
 static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weight *weight, int slot, fd_weight *out) {
@@ -19,18 +17,12 @@ static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weig
     fd_dot_type type = c && fd_dot_repeats_factors(c, node, weight) ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
     if (c && c->int8_rows && !c->int8_weights) type = FD_DOT_AS_IS;
     if (type == FD_DOT_AS_IS && (node->override || node->op != FD_OP_MATMUL || weight->dtype == FD_F32)) return false;
-    int64_t n = weight->n_row * weight->n_col, row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
+    int64_t n = weight->n_row * weight->n_col;
     if (!bench->wide[id] && n <= bench->wide_left && fd_can_dequantize(weight->dtype)) {
         bench->wide[id] = malloc(sizeof **bench->wide * (size_t)n);
         if (!bench->wide[id]) return false;
         bench->wide_left -= n;
-        float *wide = bench->wide[id];
-#pragma omp parallel for if (n > MANY)
-        for (int64_t r = 0; r < weight->n_row; r++) {
-            float *row = wide + r * weight->n_col;
-            fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, row, weight->n_col);
-            fd_dot_round(type, row, 1, weight->n_col);
-        }
+        fd_dot_widen_weight(type, weight, bench->wide[id]);
     }
     *out = *weight;
     out->dtype = FD_F32;

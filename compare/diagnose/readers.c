@@ -98,8 +98,9 @@ static fd_code refuted(const fd_trial *t, const fd_hypothesis *h, int32_t *list,
 static fd_code lacks_partner(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *nodes = r->args.graph->nodes;
-    *yes = h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->pair && h->node >= 0;
-    if (h->guess != FD_GUESS_FAULT || !fd_fault_at(h->fault)->pair) return FD_OK;
+    const bool of_pair = h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->pair;
+    *yes = of_pair && h->node >= 0;
+    if (!of_pair) return FD_OK;
     for (int32_t i = 0; i < r->args.graph->n_node && !*yes; i++) {
         bool edited, known;
         fd_explain_fit fit;

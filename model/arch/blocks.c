@@ -243,3 +243,18 @@ int32_t fd_layer_number(const fd_builder *b, int32_t layer, const char *key, int
     if (kv) fd_gguf_item_i64(kv, kv->type == FD_GGUF_ARRAY ? (uint64_t)layer : 0, &n);
     return (int32_t)n;
 }
+
+void fd_set_layer_sizes(fd_builder *b, const fd_hparams *from) {
+    fd_hparams *h = &b->graph->hparams;
+    h->n_head = from->n_head;
+    h->n_head_kv = from->n_head_kv;
+    h->n_ff = from->n_ff;
+}
+
+void fd_read_layer_sizes(fd_builder *b, int32_t layer, const fd_hparams *file) {
+    fd_hparams sizes = *file;
+    sizes.n_head = fd_layer_number(b, layer, "attention.head_count", file->n_head);
+    sizes.n_head_kv = fd_layer_number(b, layer, "attention.head_count_kv", sizes.n_head);
+    sizes.n_ff = fd_layer_number(b, layer, "feed_forward_length", file->n_ff);
+    fd_set_layer_sizes(b, &sizes);
+}

@@ -15,14 +15,12 @@ static int32_t attention_of(fd_builder *b, int32_t layer, int32_t x, const fd_at
 
 static void list(fd_builder *b) {
     const fd_hparams widest = *b->h;
-    fd_hparams *h = &b->graph->hparams;
+    const fd_hparams *h = &b->graph->hparams;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL};
     attention.rope_freqs = fd_build_rope_factors(b);
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < h->n_layer && b->code == FD_OK; layer++) {
-        h->n_head = fd_layer_number(b, layer, "attention.head_count", widest.n_head);
-        h->n_head_kv = fd_layer_number(b, layer, "attention.head_count_kv", h->n_head);
-        h->n_ff = fd_layer_number(b, layer, "feed_forward_length", 0);
+        fd_read_layer_sizes(b, layer, &widest);
         if ((h->n_head_kv > 0 && h->n_head % h->n_head_kv != 0) || (h->n_ff == 0 && h->n_head > 0))
             fd_builder_set_error(b,
                                  fd_fail(b->err, FD_ERR_UNSUPPORTED,
@@ -32,9 +30,7 @@ static void list(fd_builder *b) {
         x = attention_of(b, layer, x, &attention);
         if (h->n_ff > 0) x = fd_build_pre_norm_ffn(b, layer, x, FD_OP_SILU_MUL);
     }
-    h->n_head = widest.n_head;
-    h->n_head_kv = widest.n_head_kv;
-    h->n_ff = widest.n_ff;
+    fd_set_layer_sizes(b, &widest);
     fd_build_logits(b, x);
 }
 

@@ -5,13 +5,11 @@
 
 static void list(fd_builder *b) {
     const fd_hparams widest = *b->h;
-    fd_hparams *h = &b->graph->hparams;
+    const fd_hparams *h = &b->graph->hparams;
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true};
     int32_t x = fd_build_embed(b, "token_embd");
     for (int32_t layer = 0; layer < h->n_layer && b->code == FD_OK; layer++) {
-        h->n_head = fd_layer_number(b, layer, "attention.head_count", widest.n_head);
-        h->n_head_kv = fd_layer_number(b, layer, "attention.head_count_kv", h->n_head);
-        h->n_ff = fd_layer_number(b, layer, "feed_forward_length", widest.n_ff);
+        fd_read_layer_sizes(b, layer, &widest);
         if (h->n_head < 1 || h->n_head_kv < 1 || h->n_head % h->n_head_kv != 0)
             fd_builder_set_error(b,
                                  fd_fail(b->err, FD_ERR_INPUT,
@@ -21,9 +19,7 @@ static void list(fd_builder *b) {
         else
             x = fd_build_pre_norm_ffn(b, layer, fd_build_pre_norm_attention(b, layer, x, &attention), FD_OP_SILU_MUL);
     }
-    h->n_head = widest.n_head;
-    h->n_head_kv = widest.n_head_kv;
-    h->n_ff = widest.n_ff;
+    fd_set_layer_sizes(b, &widest);
     fd_build_logits(b, x);
 }
 
