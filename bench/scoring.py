@@ -43,6 +43,12 @@ PROFILES = {  # what is not recorded
     "logits": ["[!l]*", "*.*"],
     "weights": [],  # all, and the hashes of the weights' rows, where the engine records them
 }
+# What the author of an engine may call them, where --own-names asks for `firstdiff check`, which finds the map from the values. A node that is not here keeps no trace of its name.
+OWN_NAMES = {
+    "token_embd": "emb", "attn_norm": "n1", "attn_q": "qq", "attn_k": "kk", "attn_v": "vv", "attn_q_rope": "qr", "attn_k_rope": "kr",
+    "attn_scores": "dots", "attn_weights": "probs", "attn_out": "ctx", "attn_proj": "mixer", "ffn_inp": "mid", "ffn_norm": "n2", "ffn_gate": "g",
+    "ffn_up": "u", "ffn_act": "act", "ffn_down": "mlp", "l_out": "h", "output_norm": "fin", "logits": "scores_out",
+}  # fmt: skip
 OUTCOMES = ["located", "NOISE", "cannot tell", "elsewhere", "named", "wrong name"]
 
 
@@ -164,8 +170,8 @@ def effect(sound, buggy):
 
 
 class Model:
-    def __init__(self, engine, firstdiff, path, keep):
-        self.engine, self.firstdiff, self.path = engine, firstdiff, str(path)
+    def __init__(self, engine, firstdiff, path, keep, own_names=False):
+        self.engine, self.firstdiff, self.path, self.own_names = engine, firstdiff, str(path), own_names
         self.name = pathlib.Path(path).stem
         self.folder = pathlib.Path(keep) / self.name
         (self.folder / "cut").mkdir(parents=True, exist_ok=True)
@@ -212,11 +218,17 @@ class Model:
         with h5py.File(path, "r") as f:
             return "weights" in f
 
+    def own_name(self, node):
+        layer, leaf = re.fullmatch(r"(?:blk\.(\d+)\.)?(.*)", node).groups()
+        leaves = sorted({n.rpartition(".")[2] for n in self.nodes})
+        own = OWN_NAMES.get(leaf, f"t{leaves.index(leaf)}")
+        return f"L{layer}_{own}" if layer else own
+
     def cut(self, label, profile):
         """The trace without what the profile does not record."""
         path, globs = self.trace(label), PROFILES[profile]
-        to = self.folder / "cut" / f"{label}.{profile}.h5"
-        if not globs and not self.has_weights(path):
+        to = self.folder / "cut" / f"{label}.{profile}{'.own' if self.own_names else ''}.h5"
+        if not globs and not self.own_names and not self.has_weights(path):
             return path
         if not to.exists():
             with Trace(path, self.rules) as whole, h5py.File(f"{to}.part", "w") as out:
@@ -229,7 +241,7 @@ class Model:
                 group.attrs.update(whole.file["tensors"].attrs)
                 for name, node in whole.names.items():
                     if not any(fnmatch.fnmatch(node, g) for g in globs):
-                        whole.file.copy(f"tensors/{name}", group, name)
+                        whole.file.copy(f"tensors/{name}", group, self.own_name(node) if self.own_names else name)
             os.replace(f"{to}.part", to)
         return to
 
@@ -246,13 +258,15 @@ class Model:
         return None
 
     def command(self, case, profile, given):
-        words = [str(self.firstdiff), "compare", str(self.reference(case.tokens)), str(self.cut(case.label, profile)), "--model", self.path]
+        reference, dump = str(self.reference(case.tokens)), str(self.cut(case.label, profile))
+        asked = ["check", self.path, dump] if self.own_names else ["compare", reference, dump, "--model", self.path]
+        words = [str(self.firstdiff), *asked]
         words += [word for g in PROFILES[profile] for word in ("--allow-missing", g)]
         return words + (["--candidate", case.numerics] if given and case.numerics else [])
 
     def verdict(self, case, profile, given):
         """Of this program and of these traces: kept, so that a run which was cut short goes on where it was."""
-        kept = self.folder / "verdicts" / self.program / f"{case.label}.{profile}{'.given' if given else ''}.json"
+        kept = self.folder / "verdicts" / self.program / f"{case.label}.{profile}{'.given' if given else ''}{'.own' if self.own_names else ''}.json"
         if not kept.exists() or kept.stat().st_mtime < self.trace(case.label).stat().st_mtime:
             found = self.compare(self.command(case, profile, given))
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -377,6 +391,7 @@ def main(engine, doc):
     parser.add_argument("--every", type=int, default=1, help="only every Nth run with a bug")
     parser.add_argument("--clean", default="", help="only sound runs whose label this pattern finds; ^$: none")
     parser.add_argument("--profiles", default=[p for p in PROFILES if p != "weights"], type=lambda s: s.split(","))
+    parser.add_argument("--own-names", action="store_true", help="names that say nothing: firstdiff check finds the map from the values")
     parser.add_argument("--given", action="store_true", help="tell compare the class")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--details", help="a line for each verdict, here")
@@ -396,7 +411,7 @@ def score(engine, args):
     print(*Row._fields, sep="\t", file=details)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool, details:
         for path in engine.models(args):
-            model = Model(engine, args.firstdiff, path, args.keep)
+            model = Model(engine, args.firstdiff, path, args.keep, args.own_names)
             cases = engine.cases(model, args)
             sound = [c for c in cases if not c.sound]
             bugs = [c for c in cases if c.sound and re.search(args.bugs, c.label)][:: args.every]
