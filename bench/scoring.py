@@ -45,7 +45,7 @@ PROFILES = {  # what is not recorded
 }
 # What the author of an engine may call them, where --own-names asks for `firstdiff check`, which finds the map from the values. A node that is not here keeps no trace of its name.
 OWN_NAMES = {
-    "token_embd": "emb", "attn_norm": "n1", "attn_q": "qq", "attn_k": "kk", "attn_v": "vv", "attn_q_rope": "qr", "attn_k_rope": "kr",
+    "token_embd": "emb", "attn_norm": "n1", "attn_q": "qq", "attn_k": "kk", "attn_v": "vv", "attn_q_rope": "qr", "attn_k_rope": "kr", "cache_k": "kcache", "cache_v": "vcache",
     "attn_scores": "dots", "attn_weights": "probs", "attn_out": "ctx", "attn_proj": "mixer", "ffn_inp": "mid", "ffn_norm": "n2", "ffn_gate": "g",
     "ffn_up": "u", "ffn_act": "act", "ffn_down": "mlp", "l_out": "h", "output_norm": "fin", "logits": "scores_out",
 }  # fmt: skip

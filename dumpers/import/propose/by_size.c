@@ -42,6 +42,20 @@ static bool is_taken(const fd_proposer *p, const char *tail) {
     return false;
 }
 
+/* Of "h{layer+1}", is h0 the embeddings? The names are then what goes into the layers, and the last layer's output has none. */
+static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
+    const char *number = strstr(pattern, "{layer+1}");
+    char first[300];
+    if (!number) return false;
+    snprintf(first, sizeof first, "%.*s0%s", (int)(number - pattern), pattern, number + strlen("{layer+1}"));
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *item = &p->items[i];
+        if (item->written && strcmp(item->name, first) == 0 && item->best[0].node >= 0)
+            return strcmp(fd_trace_node_at(p->ref, item->best[0].node)->op, "embed") == 0;
+    }
+    return false;
+}
+
 /* The names that fit the pattern, one for each layer, none of which is written; else 0. Marks them when `write`. */
 static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
     size_t n = 0;
@@ -55,7 +69,8 @@ static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
         p->items[i].matched = false;
         p->items[i].best[0].node = -1; /* what it is nearest to is not what it is */
     }
-    return n == (size_t)p->plan.graph->hparams.n_layer ? n : 0;
+    const size_t n_layer = (size_t)p->plan.graph->hparams.n_layer;
+    return n == n_layer || (n + 1 == n_layer && begins_with_embeddings(p, pattern)) ? n : 0;
 }
 
 static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer, const char *pattern) {

@@ -111,7 +111,36 @@ static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_
     item->n_layer = g->n;
 }
 
+/* Is the name one that every layer has, and none besides? The first of h_0…h_n may be the embeddings. */
+static bool every_layer_has(const fd_proposer *p, const char *name) {
+    for (int number = 0; number < 4; number++) {
+        char pattern[300];
+        int32_t n = 0, n_beyond = 0;
+        if (fd_propose_layer_of(p, name, number, false, pattern, sizeof pattern) < 0) continue;
+        for (size_t i = 0; i < p->n; i++) {
+            fd_name_map_capture capture;
+            if (p->items[i].slice[0] || !fd_name_map_matches(pattern, p->items[i].name, &capture)) continue;
+            *(capture.layer < p->plan.graph->hparams.n_layer ? &n : &n_beyond) += 1;
+        }
+        if (n == p->plan.graph->hparams.n_layer && n_beyond == 0) return true;
+    }
+    return false;
+}
+
+/* Layers' streams that a scaled embedding outweighs are near to it: of these values only its own, as of what goes into a layer,
+ * say that a layer's name is the embedding. */
+#define OWN_VALUES 1e-4
+
+static void refuse_outside(const fd_proposer *p, fd_proposed *item) {
+    const fd_candidate *best = &item->best[0];
+    if (!item->clear || item->slice[0] || best->node < 0 || fd_trace_node_at(p->ref, best->node)->layer >= 0) return;
+    if (best->away <= OWN_VALUES || !every_layer_has(p, item->name)) return;
+    item->clear = item->matched = false;
+    item->best[0].node = -1;
+}
+
 void fd_propose_compare_layers(fd_proposer *p) {
+    for (size_t i = 0; i < p->n; i++) refuse_outside(p, &p->items[i]);
     for (int pass = 0; pass < 2; pass++) /* what most layers say, then what is left without most */
         for (size_t i = 0; i < p->n; i++)
             for (int number = 0; number < 4; number++) {
