@@ -312,7 +312,7 @@ table = {
     "ffn-row-of-another": Bug("ffn_up", [], "project", for_part("ffn_up", with_row(33, lambda w: w[34]))),
     "ffn-block-damaged": Bug("ffn_up", [], "project", for_part("ffn_up", with_row(5, lambda w: np.concatenate([w[5][:32] * f32(1.5), w[5][32:]])))),
     "int8-cut": Bug("attn_q", [], "as_factor", lambda e, s: lambda x: to_int8_blocks(x, snap=np.trunc), "q8"),
-    "int8-scale-128": Bug("attn_q", [], "as_factor", lambda e, s: lambda x: to_int8_blocks(x, 128.0, lambda q: np.clip(np.rint(q), -127, 127)), "q8"),
+    "int8-scale-128": Bug("attn_q", ["other_blocks:/ 128"], "as_factor", lambda e, s: lambda x: to_int8_blocks(x, 128.0, lambda q: np.clip(np.rint(q), -127, 127)), "q8"),
     # RoPE
     "rope-base-5e5": Bug("attn_q_rope", ["other_rope_base:500000"], "angles", changed(lambda e, base: 5e5, "rope_base")),
     "rope-base-1e6": Bug("attn_q_rope", ["rope_base", "other_rope_base"], "angles", changed(lambda e, base: 1e6 if base != 1e6 else 1e4, "rope_base")),
@@ -338,13 +338,13 @@ table = {
     "gqa-modulo": Bug("attn_scores", ["gqa_modulo"], "kv_head", lambda e, s: lambda head: head % e.n_head_kv),
     "mask-missing": Bug("attn_weights", ["mask_missing"], "visible", seen_from(10**6)),
     "mask-one-more": Bug("attn_weights", ["mask_one_ahead"], "visible", seen_from(1)),
-    "first-key-hidden": Bug("attn_scores", ["keys_hidden:first 1"], "visible", without_first_key),
+    "first-key-hidden": Bug("attn_scores", ["keys_hidden:position 0"], "visible", without_first_key),
     "window-8": Bug("attn_scores", ["keys_hidden:8", "other_window:8"], "visible", window(8)),
     "softmax-in-f16": Bug("attn_weights", ["softmax_in_f16"], "softmax", softmax_in(to_f16)),
     "softmax-in-bf16": Bug("attn_weights", ["softmax_in_bf16"], "softmax", softmax_in(to_bf16)),
     "softmax-plus-one": Bug("attn_weights", ["cache_one_slot_more"], "softmax", lambda e, s: lambda x: np.exp(x) / (1 + np.exp(x).sum(-1, keepdims=True))),
     "mix-in-f16": Bug("attn_out", ["rounded:binary16"], "mix", after(to_f16)),
-    "heads-swapped": Bug("attn_out", ["other_order:heads 0 and 1"], "mix", after(exchanged(0, 1))),
+    "heads-swapped": Bug("attn_out", ["other_order:elements 0"], "mix", after(exchanged(0, 1))),
     "heads-reversed": Bug("attn_out", ["heads_reversed", "other_order:reversed"], "mix", after(lambda out: out[:, ::-1])),
     "heads-transposed": Bug("attn_out", ["other_order"], "mix", after(lambda out: out.transpose(0, 2, 1).reshape(out.shape))),
     "head-3-1.01": Bug("attn_out", ["factor:1.01"], "mix", after(one_head_times(3, 1.01))),
@@ -375,7 +375,7 @@ table = {
     "logits-0.9": Bug("logits", ["factor:0.9"], "linear", lambda e, s: lambda x, n: s(x, n) * f32(0.9) if not n.startswith("blk") else s(x, n)),
     # loading: named from the hashes of the weights, where the trace has them
     "q-loaded-from-layer-3": Bug("attn_q", ["other_weight:blk.3.attn_q"], "load", file_of("attn_q", of_layer(3))),
-    "q-half-loaded": Bug("attn_q", [], "load", file_of("attn_q", half_zero)),
+    "q-half-loaded": Bug("attn_q", ["zeros"], "load", file_of("attn_q", half_zero)),
     "gate-up-swapped": Bug("ffn_gate", ["gate_up_swapped", "silu_on_up", "other_weight"], "load", gate_for_up),
 }
 OUTSIDE = ("token_embd", "output_norm", "logits")  # these bugs have no layer

@@ -46,20 +46,25 @@ static void node_pattern(const char *node, int32_t layer, char out[96]) {
         snprintf(out, 96, "%s", node);
 }
 
-/* The factor as an operation: 1, or one of those that attention and embeddings use. They are far apart, and behind a
- * bug lengths change as well: a fifth is allowed. */
+static bool scales_embeddings(const fd_proposer *p) {
+    return fd_trace_find(p->ref, "token_embd_scaled") >= 0;
+}
+
+/* The factor as an operation: 1, or one of those that attention and, in models that scale them, embeddings use. They are far apart,
+ * and behind a bug lengths change as well: a fifth is allowed. */
 static bool factor_text(const fd_proposer *p, double factor, char out[40]) {
     const double head_dim = (double)p->plan.values.of[FD_NAME_MAP_HEAD_DIM],
                  n_embd = (double)p->plan.values.of[FD_NAME_MAP_N_EMBD];
+    const size_t n = scales_embeddings(p) ? 5 : 3;
     const struct {
         double value;
         const char *text;
-    } known[] = {{1, ""},
-                 {1 / sqrt(head_dim), " scale=1/sqrt(head_dim)"},
-                 {sqrt(head_dim), " scale=sqrt(head_dim)"},
-                 {1 / sqrt(n_embd), " scale=1/sqrt(n_embd)"},
-                 {sqrt(n_embd), " scale=sqrt(n_embd)"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    } known[5] = {{1, ""},
+                  {1 / sqrt(head_dim), " scale=1/sqrt(head_dim)"},
+                  {sqrt(head_dim), " scale=sqrt(head_dim)"},
+                  {1 / sqrt(n_embd), " scale=1/sqrt(n_embd)"},
+                  {sqrt(n_embd), " scale=sqrt(n_embd)"}};
+    for (size_t i = 0; i < n; i++)
         if (fabs(factor / known[i].value - 1) < 0.2) return snprintf(out, 40, "%s", known[i].text), true;
     return out[0] = '\0', false;
 }
@@ -69,9 +74,11 @@ static int32_t last_node(const fd_proposer *p) {
 }
 
 /* An unknown factor may be the engine's own scale, or a bug. It is a bug where the directions differ too, which no scale changes,
- * and of the last node's values, what the engine samples from: there it is a bug or a temperature. */
+ * and of the last node's values, what the engine samples from: there it is a bug or a temperature; and of embeddings that the model
+ * does not scale. */
 static bool is_no_scale(const fd_proposer *p, const fd_candidate *best) {
-    return best->node == last_node(p) || best->away > 1e-4;
+    const bool embeds = strcmp(fd_trace_node_at(p->ref, best->node)->op, "embed") == 0;
+    return best->node == last_node(p) || best->away > 1e-4 || (embeds && !scales_embeddings(p));
 }
 
 fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, int number) {
