@@ -1,7 +1,7 @@
 /* Products of int8 blocks of activations and quantised weights (docs/numerics.md), and which ones are: in q8act all
  * that can, in fast numerics those that are faster so for a single token. There routers stay exact, and what follows
  * the last layer, of which a traced prompt shows every row. */
-#include "engine/match.h"
+#include "engine/edges.h"
 #include "engine/pass.h"
 #include "kernels/int8/q8.h"
 

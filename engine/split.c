@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/match.h"
+#include "engine/edges.h"
 #include "exec/peers.h"
 #include "model/gguf/quant.h"
 

@@ -4,8 +4,8 @@
  * binary32: a block a head in a short context, positions split over blocks in a long one (split-KV). The order of all
  * sums depends on positions and shapes alone, so a repeated launch has the same bits. Shapes and sinks are those of
  * kernels/attention/attention.h. */
-#ifndef FD_KERNELS_ATTENTION_FUSED_F16_H
-#define FD_KERNELS_ATTENTION_FUSED_F16_H
+#ifndef FD_KERNELS_ATTENTION_ATTENTION_F16_H
+#define FD_KERNELS_ATTENTION_ATTENTION_F16_H
 
 #include "kernels/elementwise/rows_f16.h"
 #include "kernels/elementwise/rope.h"

@@ -1,7 +1,7 @@
 /* What the kernels of fast attention of one row share (kernels/attention/single_block_f16.cu,
  * kernels/attention/split_kv_f16.cu). */
-#ifndef FD_KERNELS_ATTENTION_SPLIT_KV_F16_CUH
-#define FD_KERNELS_ATTENTION_SPLIT_KV_F16_CUH
+#ifndef FD_KERNELS_ATTENTION_DECODE_F16_CUH
+#define FD_KERNELS_ATTENTION_DECODE_F16_CUH
 
 #include "kernels/device.cuh"
 #include "kernels/attention/attention_f16.h"

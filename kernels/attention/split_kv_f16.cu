@@ -7,21 +7,11 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/scratch.cuh"
 #include "kernels/attention/decode_f16.cuh"
+#include "kernels/attention/split_join_f16.cuh"
+#include "kernels/attention/split_work_f16.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/elementwise/rope.cuh"
 #include "kernels/tree.cuh"
-
-enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
-enum { HEADS = 4 };       /* queries a block takes at most */
-enum { MAX_SPLIT = 512 }; /* their factors fit where their sums were: WARPS · 64 floats a query */
-
-/* How queries and positions are shared out. */
-struct share {
-    int sharing;     /* queries of a K/V head */
-    int n_group;     /* of them, a block each */
-    int n_split;     /* blocks of a group */
-    int64_t partial; /* floats that a block stores for a query: maximum, sum, and the head */
-};
 
 static share share_of(const fd_launch_context *ctx, const fd_attn_f16 *in) {
     const int sharing = in->n_head / in->n_head_kv;
@@ -46,69 +36,6 @@ __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int at, int hea
         if (at + i < head_dim) pair[i / 2] |= (uint32_t)__ldcg(row + at + i) << i % 2 * 16;
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
-
-/* The row's part of everything; rows come K/V head by K/V head in the grid's third dimension. */
-__device__ __forceinline__ fd_attn_f16 row_of(const fd_attn_f16 &all, int row) {
-    fd_attn_f16 a = all;
-    if (!all.sequences) return a;
-    const int64_t width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
-    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
-    a.q += row * width_q;
-    a.k += a.k ? row * width : 0;
-    a.v += a.v ? row * width : 0;
-    a.out.half += a.out.half ? row * width_q : 0;
-    a.out.real += a.out.real ? row * width_q : 0;
-    a.pos0 += row;
-    a.cache_k += cache;
-    a.cache_v += cache;
-    a.scratch += row * all.scratch_stride;
-    return a;
-}
-
-/* A block's part of the work: some queries of a K/V head over some tiles of positions. */
-struct block_work {
-    int pos, first, cached;  /* the row's position; the first one it sees; rows that the caches hold already */
-    int group, head0, heads; /* of the K/V head's queries; the block's queries */
-    int split, active;       /* its number among the blocks that share these queries' positions */
-    int begin, end;          /* its tiles */
-    int64_t stride, of_head; /* elements from one cached row to the next; of the K/V head within a row */
-};
-
-/* `begin` and `end` follow in tiles_of: blocks without tiles return before that. */
-__device__ __forceinline__ block_work work_of(const fd_attn_f16 &a, const share &s) {
-    const int kv_head = (int)blockIdx.z % a.n_head_kv;
-    block_work w;
-    w.pos = __ldcg(a.pos0), w.group = (int)blockIdx.y, w.split = (int)blockIdx.x;
-    w.cached = a.k ? w.pos : w.pos + 1;
-    w.first = fd_first_seen(a, w.pos);
-    const int n_tile = w.pos / TILE + 1 - w.first / TILE;
-    w.active = n_tile < s.n_split ? n_tile : s.n_split;
-    w.head0 = kv_head * s.sharing + w.group * HEADS;
-    w.heads = s.sharing - w.group * HEADS < HEADS ? s.sharing - w.group * HEADS : HEADS;
-    w.stride = (int64_t)a.n_head_kv * a.head_dim, w.of_head = (int64_t)kv_head * a.head_dim;
-    return w;
-}
-
-__device__ __forceinline__ void tiles_of(block_work &w) {
-    const int first_tile = w.first / TILE, n_tile = w.pos / TILE + 1 - first_tile;
-    w.begin = first_tile + (int)((int64_t)n_tile * w.split / w.active);
-    w.end = first_tile + (int)((int64_t)n_tile * (w.split + 1) / w.active);
-}
-
-/* LANES lanes share a cached row, eight elements each; a thread holds its share of ROUNDS rows of a tile. */
-template <int LANES> struct layout {
-    static constexpr int width = LANES * 8, at_once = THREADS / LANES, rounds = TILE / at_once;
-    static __device__ __forceinline__ int lane() { return (int)threadIdx.x % LANES; }
-    /* The position within a tile of the thread's row number r. */
-    static __device__ __forceinline__ int row(int r) { return r * at_once + (int)threadIdx.x / LANES; }
-};
-
-template <int LANES> struct block_shared {
-    alignas(16) uint16_t newest[2][LANES * 8]; /* the newest row of K and of V */
-    float score[HEADS][TILE];                  /* then e^(score − top) */
-    float top[HEADS], total[HEADS];            /* the running maximum and sum */
-    float factor[HEADS];                       /* what earlier sums are multiplied by */
-};
 
 template <int LANES, int ROUNDS>
 __device__ __forceinline__ void load_rows(const fd_attn_f16 &a, const block_work &w, const uint16_t *cache, int tile,
@@ -219,106 +146,6 @@ __device__ __forceinline__ void mix_tile(const block_work &w, const block_shared
 #pragma unroll
             for (int i = 0; i < 8; i++) out[h][i] = fmaf(p, v[i], out[h][i]);
         }
-    }
-}
-
-/* The threads' sums, added over each warp, to sums [WARPS, heads, width]. Ends with a barrier. */
-template <int LANES>
-__device__ __forceinline__ void store_warp_sums(const block_work &w, float (&out)[HEADS][8], float *sums) {
-    using L = layout<LANES>;
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        if (h >= w.heads) break;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-#pragma unroll
-            for (int offset = LANES; offset < 32; offset *= 2)
-                out[h][i] = out[h][i] + __shfl_xor_sync(0xffffffffu, out[h][i], offset);
-        }
-        if (threadIdx.x % 32 < LANES) {
-            float *to = sums + ((int)threadIdx.x / 32 * w.heads + h) * L::width + L::lane() * 8;
-            *(float4 *)to = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
-            *(float4 *)(to + 4) = make_float4(out[h][4], out[h][5], out[h][6], out[h][7]);
-        }
-    }
-    __syncthreads();
-}
-
-/* The block's sums over its warps: where they are when it has seen all positions, else to partials [heads, n_split,
- * s.partial]. */
-template <int LANES>
-__device__ __forceinline__ void store_block_sums(const fd_attn_f16 &a, const block_work &w, const share &s,
-                                                 const block_shared<LANES> &b, float *sums, float *partials) {
-    constexpr int width = layout<LANES>::width;
-    const int tid = (int)threadIdx.x;
-    for (int i = tid; i < w.heads * width; i += THREADS) {
-        const int h = i / width, d = i % width;
-        if (d >= a.head_dim) continue;
-        float sum = sums[h * width + d];
-#pragma unroll
-        for (int warp = 1; warp < WARPS; warp++) sum = sum + sums[(warp * w.heads + h) * width + d];
-        if (w.active == 1) {
-            sums[h * width + d] = sum; /* this thread alone reads and writes it */
-            continue;
-        }
-        partials[((int64_t)h * s.n_split + w.split) * s.partial + 2 + d] = sum;
-    }
-    if (w.active > 1 && tid < w.heads) {
-        partials[((int64_t)tid * s.n_split + w.split) * s.partial] = b.top[tid];
-        partials[((int64_t)tid * s.n_split + w.split) * s.partial + 1] = b.total[tid];
-    }
-}
-
-/* In the last block: maximum and sum over all blocks to b.top and b.total, a warp a query, and each block's factor to
- * factors [heads][WARPS·width]. Ends with a barrier. */
-template <int LANES>
-__device__ __forceinline__ void join_blocks(const block_work &w, const share &s, block_shared<LANES> &b,
-                                            const float *partials, float *factors) {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    if (warp < w.heads) {
-        const float *from = partials + (int64_t)warp * s.n_split * s.partial;
-        float most = -(float)INFINITY, sum = 0.0f;
-        for (int i = lane; i < w.active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
-        most = fd_warp_max(most);
-        const float base = most == -(float)INFINITY ? 0.0f : most;
-        for (int i = lane; i < w.active; i += 32) {
-            const float factor = fd_approx_exp(__ldcg(from + i * s.partial), base);
-            factors[warp * WARPS * layout<LANES>::width + i] = factor;
-            sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
-        }
-        sum = fd_tree_lanes<32>(sum);
-        if (lane == 0) b.top[warp] = most, b.total[warp] = sum;
-    }
-    __syncthreads();
-}
-
-/* Σ factor·partial over the blocks, in order of positions; `from`: an element of the first block's. */
-__device__ __forceinline__ float sum_of_blocks(const block_work &w, const share &s, const float *from,
-                                               const float *factors) {
-    float sum = 0.0f;
-    for (int j = 0; j < w.active; j += 16) {
-        float part[16];
-#pragma unroll
-        for (int n = 0; n < 16; n++) part[n] = j + n < w.active ? __ldcg(from + (j + n) * s.partial) : 0.0f;
-#pragma unroll
-        for (int n = 0; n < 16; n++)
-            if (j + n < w.active) sum = fmaf(factors[j + n], part[n], sum);
-    }
-    return sum;
-}
-
-template <int LANES>
-__device__ __forceinline__ void write_heads(const fd_attn_f16 &a, const block_work &w, const share &s,
-                                            const block_shared<LANES> &b, const float *area, const float *partials) {
-    constexpr int width = layout<LANES>::width;
-    for (int i = (int)threadIdx.x; i < w.heads * width; i += THREADS) {
-        const int h = i / width, d = i % width;
-        if (d >= a.head_dim) continue;
-        const float sum = w.active == 1 ? area[h * width + d]
-                                        : sum_of_blocks(w, s, partials + (int64_t)h * s.n_split * s.partial + 2 + d,
-                                                        area + h * WARPS * width);
-        const float scale = fd_approx_mix_factor(a.sinks ? a.sinks + w.head0 + h : nullptr, b.top[h], b.total[h]);
-        fd_store(a.out, (int64_t)(w.head0 + h) * a.head_dim + d, sum * scale);
     }
 }
 

@@ -10,7 +10,7 @@
 
 #include "bench/run.h"
 #include "engine/internal.h"
-#include "engine/match.h"
+#include "engine/edges.h"
 #include "engine/recurrent.h"
 #include "kernels/int8/q8.h"
 
