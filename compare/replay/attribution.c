@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/replay/attribution_row.h"
+#include "compare/replay/findings.h"
 #include "compare/replay/plan.h"
 #include "compare/replay/residuals.h"
 #include "compare/replay/steps.h"
@@ -174,17 +175,6 @@ static void count_findings(attributing *a) {
         }
 }
 
-/* The unrecorded nodes that the first finding's replay went through. */
-static void list_missing(attributing *a) {
-    const fd_graph *graph = a->o->graph;
-    fd_attribution *out = a->out;
-    size_t at = 0;
-    for (int32_t i = out->first.span_first; out->found && i < out->first.node && at < sizeof out->missing; i++)
-        if (a->worst[(int64_t)out->first.step * graph->n_node + i] == FD_FOUND_NOTHING)
-            at += (size_t)snprintf(out->missing + at, sizeof out->missing - at, "%s%s", at ? ", " : "",
-                                   graph->nodes[i].name);
-}
-
 /* What the bounds have room for, but what is left of other tensors has not. */
 static fd_code add_residuals(attributing *a, fd_error *err) {
     int32_t n_node = a->o->graph->n_node;
@@ -282,7 +272,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
         find_amplifiers(&a);
         count_inconclusive(&a);
         count_findings(&a);
-        list_missing(&a);
+        fd_finding_missing(a.o->graph, a.worst + (int64_t)out->first.step * a.o->graph->n_node, out);
     }
     fd_replay_close(a.replay);
     fd_residuals_free(&a.residuals);

@@ -81,6 +81,21 @@ void fd_finding_globs(const fd_graph *graph, int32_t first, int32_t last, char *
     if (nodes[last].layer < 0 || high > low) add_glob(to, size, nodes[last].name);
 }
 
+void fd_finding_missing(const fd_graph *graph, const uint8_t *found, fd_attribution *a) {
+    enum { FOR_COUNT = sizeof " and 1000000 more" };
+    size_t at = 0;
+    int32_t n_more = 0;
+    for (int32_t i = a->first.span_first; a->found && i < a->first.node; i++) {
+        const char *name = graph->nodes[i].name;
+        if (found[i] != FD_FOUND_NOTHING) continue;
+        if (n_more || at + strlen(name) + 2 + FOR_COUNT > sizeof a->missing)
+            n_more++;
+        else
+            at += (size_t)snprintf(a->missing + at, sizeof a->missing - at, "%s%s", at ? ", " : "", name);
+    }
+    if (n_more) snprintf(a->missing + at, sizeof a->missing - at, " and %d more", n_more);
+}
+
 void fd_finding_replay(const fd_graph *graph, const fd_attribution *a, bool of_reference, fd_verdict_replay *p) {
     const fd_node_finding *f = &a->first;
     const fd_node *nodes = graph->nodes;

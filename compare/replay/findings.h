@@ -23,6 +23,10 @@ void fd_finding_replay(const fd_graph *graph, const fd_attribution *attribution,
 void fd_finding_counts(const fd_graph *graph, const fd_attribution *attribution, fd_class_source source,
                        fd_verdict_replay *out);
 
+/* The unrecorded nodes that the first finding's replay went through, into `missing`: as many names as there is room for, and how many
+ * more. found [n_node]: findings of its step. */
+void fd_finding_missing(const fd_graph *graph, const uint8_t *found, fd_attribution *attribution);
+
 /* What to record so that the next verdict is about one node of the span first … last: its layer with what that reads,
  * or, where it runs through several, the stream between them. Globs joined by commas. */
 void fd_finding_globs(const fd_graph *graph, int32_t first, int32_t last, char *to, size_t size);
