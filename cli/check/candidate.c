@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/check/choose_map.h"
+#include "cli/check/split_steps.h"
 #include "cli/import/auto_map.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
@@ -60,6 +61,7 @@ static fd_code read_options(opening *o, fd_error *err) {
 
 static fd_code run_reference(opening *o, fd_error *err) {
     fd_import_plan plan;
+    if (*o->ref) return FD_OK;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
     fd_trace_step *steps = calloc((size_t)plan.n_step + 1, sizeof *steps);
     for (int32_t i = 0; steps && i < plan.n_step; i++)
@@ -69,6 +71,44 @@ static fd_code run_reference(opening *o, fd_error *err) {
         steps ? fd_check_run_reference(o->reference, plan.tokens, plan.n_token, steps, plan.n_step, o->ref, err)
               : fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan.n_step);
     free(steps);
+    fd_import_plan_free(&plan);
+    return code;
+}
+
+/* "6,5,1,1": what --steps would say. */
+static void say_steps(const opening *o, const fd_import_plan *plan, const int32_t *sizes, const char *how) {
+    fprintf(stderr, "%s: steps of ", o->input->path);
+    for (int32_t s = 0; s < plan->n_step; s++)
+        fprintf(stderr, "%s%d", s ? "," : "", sizes ? sizes[s] : plan->steps[s].n_pos);
+    fprintf(stderr, " tokens, %s\n", how);
+}
+
+/* The reference is run on the guessed steps, and on those that were found. */
+static fd_code take_split(opening *o, const fd_import_plan *plan, fd_error *err) {
+    bool better = false, sure = false;
+    int32_t *sizes = malloc(sizeof *sizes * ((size_t)plan->n_step + 1));
+    if (!sizes) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan->n_step);
+    fd_code code = run_reference(o, err);
+    if (code == FD_OK) code = fd_cli_split_steps(plan, *o->ref, sizes, &better, &sure, err);
+    if (code == FD_OK && better) {
+        say_steps(o, plan, sizes, "by whose logits those of the last tokens are; --steps says others");
+        fd_trace_close(*o->ref);
+        *o->ref = NULL;
+        o->steps = sizes;
+        o->how.step_sizes = sizes;
+        o->how.n_step_size = plan->n_step;
+        return FD_OK;
+    }
+    if (code == FD_OK && !sure) say_steps(o, plan, NULL, "a guess: nothing recorded says it; --steps does");
+    free(sizes);
+    return code;
+}
+
+static fd_code find_steps(opening *o, fd_error *err) {
+    fd_import_plan plan;
+    if (o->steps || fd_source_trace(o->source)) return FD_OK;
+    FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
+    fd_code code = fd_cli_may_split_steps(&plan) ? take_split(o, &plan, err) : FD_OK;
     fd_import_plan_free(&plan);
     return code;
 }
@@ -173,6 +213,7 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     if (fd_source_trace(o->source))
         FD_TRY(fd_cli_check_trace_model(o->reference->model, in->model_path, fd_source_trace(o->source), err));
     FD_TRY(read_options(o, err));
+    FD_TRY(find_steps(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
     if (!o->map)
         FD_TRY(find_map(o, err));

@@ -20,8 +20,8 @@ typedef struct fd_candidate {
 } fd_candidate;
 
 /* Opens a trace with the GGUF's names as it is, and imports anything else with the map of fd_cli_choose_map. Where there
- * is none, or it leaves names over, the reference is run first and they are found from the values: *ref then receives its trace;
- * else it is left. Which map was taken is said on stderr. */
+ * is none, or it leaves names over, the reference is run first and they are found from the values, as is how the tokens were shared
+ * out over steps whose last logits alone were recorded: *ref then receives its trace; else it is left. Which map was taken is said on stderr. */
 fd_code fd_candidate_open(const fd_check_input *input, const fd_check_reference *reference, fd_candidate *out,
                           fd_trace **ref, fd_error *err);
 

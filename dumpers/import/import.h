@@ -52,6 +52,7 @@ typedef struct fd_import_plan {
     int32_t n_token;
     fd_import_step *steps; /* [n_step] */
     int32_t n_step;
+    bool guessed_steps;       /* nothing says how many tokens each has: a prefill and single tokens */
     fd_import_match *matches; /* by node, then step: the ones that are written */
     size_t n_match, n_node;
     size_t *unmatched; /* tensors that no line names */

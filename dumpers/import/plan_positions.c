@@ -34,6 +34,7 @@ static fd_code find_steps(fd_planner *p, const int32_t *by_shape) {
             by = tensor->name;
         }
         if (size == 0 && by_shape) size = by_shape[s];
+        plan->guessed_steps |= size == 0 && n < plan->n_token;
         if (size == 0) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
         if (size < 1 || size > INT32_MAX || total + size > plan->n_token)
             return fd_fail(p->err, FD_ERR_INPUT,
