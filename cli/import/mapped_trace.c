@@ -16,12 +16,13 @@ typedef struct name_group {
     uint32_t varies; /* bit i: the i-th number of the name */
 } name_group;
 
-/* Joins the name to the group when they differ in numbers alone. */
+/* Joins the name to the group when they differ in numbers alone; another step may have other shapes. */
 static bool join_group(name_group *group, const fd_source_tensor *tensor) {
     const char *a = group->first->name, *b = tensor->name;
     uint32_t varies = 0;
     if (tensor->type != group->first->type || tensor->rank != group->first->rank ||
-        memcmp(tensor->shape, group->first->shape, sizeof *tensor->shape * (size_t)tensor->rank) != 0)
+        (tensor->step == group->first->step &&
+         memcmp(tensor->shape, group->first->shape, sizeof *tensor->shape * (size_t)tensor->rank) != 0))
         return false;
     for (int number = 0; *a || *b; number++) {
         size_t text = strcspn(a, DIGITS), digits = strspn(a + text, DIGITS), others = strspn(b + text, DIGITS);

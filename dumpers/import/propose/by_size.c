@@ -70,7 +70,7 @@ static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
         p->items[i].best[0].node = -1; /* what it is nearest to is not what it is */
     }
     const size_t n_layer = (size_t)p->plan.graph->hparams.n_layer;
-    return n == n_layer || (n + 1 == n_layer && begins_with_embeddings(p, pattern)) ? n : 0;
+    return fd_propose_covers(p, pattern) || (n + 1 == n_layer && begins_with_embeddings(p, pattern)) ? n : 0;
 }
 
 static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer, const char *pattern) {

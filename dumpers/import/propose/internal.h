@@ -81,7 +81,9 @@ typedef struct fd_proposer {
     fd_import_plan plan;
     fd_proposed *items;
     size_t n, room;
-    bool *known; /* nodes that the options' map names */
+    bool *known;       /* nodes that the options' map names */
+    bool *covered;     /* [n_layer] the layers that most names are of; all false: of all */
+    int32_t n_covered; /* how many they are */
     FILE *out;
     fd_proposal *total;
     fd_error *err;
@@ -103,6 +105,10 @@ bool fd_propose_has_layer(const fd_proposed_rule *rule);
 /* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. `after`: as {layer+1}, and
  * the layer that ends there. */
 int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, bool after, char *pattern, size_t size);
+/* Sets p->covered and n_covered, by the names alone. */
+fd_code fd_propose_cover(fd_proposer *p);
+/* Has every layer a name that fits the pattern, or every one that is recorded? */
+bool fd_propose_covers(const fd_proposer *p, const char *pattern);
 /* Of operations, the words that say how the array is read. */
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);

@@ -122,7 +122,7 @@ static bool every_layer_has(const fd_proposer *p, const char *name) {
             if (p->items[i].slice[0] || !fd_name_map_matches(pattern, p->items[i].name, &capture)) continue;
             *(capture.layer < p->plan.graph->hparams.n_layer ? &n : &n_beyond) += 1;
         }
-        if (n == p->plan.graph->hparams.n_layer && n_beyond == 0) return true;
+        if (n > 1 && n_beyond == 0 && fd_propose_covers(p, pattern)) return true;
     }
     return false;
 }

@@ -94,7 +94,7 @@ static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, cons
         if (other != item && (other->clear || other->written || strcmp(other->slice, item->slice) != 0)) return false;
         n++;
     }
-    return item->best[0].away <= 1e-3 && n > 1 && n == p->plan.graph->hparams.n_layer;
+    return item->best[0].away <= 1e-3 && n > 1 && fd_propose_covers(p, l->source);
 }
 
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but) {

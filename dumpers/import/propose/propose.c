@@ -219,6 +219,7 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     fd_code code = rank_all(p, scorer);
     fd_scorer_free(scorer);
     if (code != FD_OK) return code;
+    FD_TRY(fd_propose_cover(p));
     qsort(p->items, p->n, sizeof *p->items, by_node);
     fd_propose_lines(p, options);
     return ferror(p->out) ? fd_fail(p->err, FD_ERR_IO, "map auto: the map cannot be written") : FD_OK;
@@ -247,6 +248,7 @@ fd_code fd_propose_map(const fd_source *source, const fd_import_options *options
     for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
     free(p.items);
     free(p.known);
+    free(p.covered);
     fd_import_plan_free(&p.plan);
     return code;
 }
