@@ -10,22 +10,34 @@ static bool may_be_kept_so(fd_op op) {
     return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED;
 }
 
-/* Each tensor of the node's kind that was judged departs. */
-static bool whole_kind(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+/* Each tensor of the node's kind that was judged departs; through unrecorded ones, whose bounds have room, most of them. */
+static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
+    int32_t n_depart = 0, n_within = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
-        bool judged = of->z[i] >= 0 && of->introduced[i].finding == FD_FOUND_NOTHING;
-        if (judged && fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) return false;
+        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[finding->node])) continue;
+        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
+        n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
     }
-    return true;
+    return finding->span_first == finding->node ? n_within == 0 : n_within < n_depart;
 }
 
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         bool may = may_be_kept_so(graph->nodes[i].op) || f->span_first != f->node; /* then it may lie in between */
-        if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, i))) return false;
+        if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, f))) return false;
     }
     return of->found;
+}
+
+static bool rounds_what_may_be(const fd_node *nodes, const fd_hypothesis *h) {
+    if (h->guess != FD_GUESS_ROUNDED || h->which > 0) return false;
+    return may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
+}
+
+bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e) {
+    const fd_explain_fit *best = &e->remaining[0];
+    return !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(graph->nodes, &best->hypothesis);
 }
 
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
@@ -33,8 +45,7 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
     const fd_node *nodes = ask->graph->nodes;
     fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
-    if (!e->named || h.guess != FD_GUESS_ROUNDED || h.which > 0) return FD_OK;
-    if (!may_be_kept_so(h.node >= 0 ? nodes[h.node].op : (fd_op)(h.ops - 1))) return FD_OK;
+    if (!e->named || !rounds_what_may_be(nodes, &h)) return FD_OK;
     bool cache = h.node >= 0 && nodes[h.node].op == FD_OP_KV_WRITE; /* K's and V's are one property */
     if (cache) h.node = -1, h.layer = FD_ANY_LAYER, h.ops = FD_OP_KV_WRITE + 1;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
