@@ -10,7 +10,10 @@ static bool may_be_kept_so(fd_op op) {
     return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED;
 }
 
-/* Each tensor of the node's kind that was judged departs; through unrecorded ones, whose bounds have room, most of them. */
+/* Beyond the bound by so little, where this has room for most of an error: the same in other layers may be within. */
+#define LITTLE_BEYOND 2.0
+
+/* Each tensor of the node's kind that was judged departs; through unrecorded ones, most of them, or by little. */
 static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
     int32_t n_depart = 0, n_within = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
@@ -18,7 +21,8 @@ static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd
         n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
         n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
     }
-    return finding->span_first == finding->node ? n_within == 0 : n_within < n_depart;
+    if (finding->span_first == finding->node) return n_within == 0;
+    return n_within < n_depart || finding->z <= LITTLE_BEYOND;
 }
 
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {

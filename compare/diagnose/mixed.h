@@ -5,8 +5,8 @@
 
 #include "compare/diagnose/diagnose.h"
 
-/* Does every kind of tensor that departs do so in all layers where it was judged (in most, through unrecorded tensors), and may an
- * engine keep it as it likes? Only then the explanation is worth asking for. */
+/* Does every kind of tensor that departs do so in all layers where it was judged (through unrecorded tensors, in most, or by
+ * little), and may an engine keep it as it likes? Only then the explanation is worth asking for. */
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
 
 /* `e`: of ask->finding, the first. Is it rounded to 16 bits, and are all others that depart, by the same rule? */

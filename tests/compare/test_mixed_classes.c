@@ -176,3 +176,27 @@ Test(mixed_classes, layer_outputs_alone_show_no_class_that_takes_16_bit_values_a
     fd_graph_free(graph);
     close_model(&b);
 }
+
+/* K and V in int8 with one scale a head: through attention all roundings of a cache look alike, and none is sure. */
+static void int8_heads(const fd_op_args *args) {
+    int64_t n_head = args->node->shape[0], dim = args->node->shape[1];
+    run_clean(args);
+    for (int64_t i = args->pos0 * n_head; i < (args->pos0 + args->n_pos) * n_head; i++)
+        in_int8((float *)args->out + i * dim, dim);
+}
+
+Test(mixed_classes, a_rounded_cache_is_no_bug_of_an_engine_whose_fused_attention_hides_it) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b.graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (fd_node_is_kv_cache(&graph->nodes[i])) graph->nodes[i].override = int8_heads;
+    recording how = {
+        .emulated = "hf-f16", .numerics = "unknown", .tensors = "token_embd,*attn_proj,*ffn_down,*l_out,logits"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
