@@ -5,7 +5,7 @@
 
 #include "compare/diagnose/diagnose.h"
 
-/* Does every kind of tensor that departs do so in all layers where it was judged (through unrecorded tensors, in most, or by
+/* Does every kind of tensor that departs do so in all layers where it was judged (through unrecorded tensors, in half, or by
  * little), and may an engine keep it as it likes? Only then the explanation is worth asking for. */
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
 
@@ -16,8 +16,9 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
 /* Nothing is named, and what comes nearest of all is such a rounding: so may others be, which nobody listed. */
 bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e);
 
-/* Where nothing explains them: products of an engine of 16-bit tensors that are off in every row and in every part of it alike, by
- * little and in no direction: sums of rounded parts, int8 activations. *error: the largest, relative to the result. */
+/* Where nothing explains them: products that are off in every row and in every part of it alike, by little and in no direction: sums of
+ * rounded parts, int8 activations. Of an engine of 16-bit tensors; or most kinds of products, alone or through unrecorded tensors, where the
+ * inferred class is one of bounds that have room. *error: the largest, relative to the result. */
 fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                       fd_error *err);
 
