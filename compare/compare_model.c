@@ -152,6 +152,9 @@ static fd_code look_for_mixed_class(fd_comparison *c, fd_class_source source, fd
     FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
     if (mixed) {
         snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
+    } else if (fd_rounds_as_well(c->o->graph, &e)) {
+        mixed = true;
+        snprintf(r.text, sizeof r.text, "%.120s, or in another way", e.remaining[0].summary);
     } else if (!e.named) {
         double error;
         FD_TRY(fd_is_own_way(&ask, of, &error, &mixed, err));

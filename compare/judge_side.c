@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/misrecorded.h"
@@ -68,6 +69,22 @@ static void forget_attribution(fd_comparison *c, int which, fd_attribution *of) 
     fd_measures_free(&c->measures[which]);
 }
 
+/* Fused attention rounds less inside. Where its class, inferred from a sample, blames a step that the same class without it gives, a
+ * bug of later steps was mistaken for one of all. */
+static fd_code unfuse_attention(fd_attribution_options *how, const fd_attribution *of, fd_error *err) {
+    char name[16];
+    fd_attribution own;
+    if (!of->found || !of->numerics->fused_attention) return FD_OK;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(of->numerics->name) - strlen("-fa")), of->numerics->name);
+    fd_attribution_options plain = *how;
+    plain.numerics = fd_numerics_class_find(name);
+    plain.progress = NULL;
+    FD_TRY(fd_attribute_errors(&plain, &own, err));
+    if (own.found && own.first.step > of->first.step) how->numerics = plain.numerics;
+    fd_attribution_free(&own);
+    return FD_OK;
+}
+
 /* Again where a bug refutes the inferred class. */
 static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_class *given, fd_judged_class *class_,
                               fd_attribution *out, fd_error *err) {
@@ -78,6 +95,7 @@ static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_cla
     FD_TRY(choose_class(&how, given, class_, err));
     FD_TRY(attribute_in_class(c, which, &how, out, err));
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, &class_->evidence, err));
+    if (class_->source == FD_CLASS_INFERRED) FD_TRY(unfuse_attention(&how, out, err));
     if (how.numerics == out->numerics) return FD_OK;
     forget_attribution(c, which, out);
     return attribute_in_class(c, which, &how, out, err);

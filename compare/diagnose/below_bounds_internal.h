@@ -6,8 +6,8 @@
 #include "compare/diagnose/below_bounds.h"
 #include "compare/diagnose/projection.h"
 
-/* A fault of the table, wherever it concerns a node; or at the norms of one kind, of one layer, or at one norm (the others are
- * -1). */
+/* A fault of the table, wherever it concerns a node (all are -1); or at the norms of one kind, of one layer, or at one norm (the
+ * others are -1). */
 typedef struct fd_below_bug {
     int32_t fault, kind, layer, node;
 } fd_below_bug;

@@ -11,7 +11,7 @@
 /* Multiplications at one node; what is dear is not asked about to the end. */
 #define MOST_SPENT_HERE 0x1p33
 
-/* Bugs so small that binary32's bounds have room for them, all of norms. They are looked for at each norm alone, too. */
+/* Bugs so small that binary32's bounds have room for them, all of norms: at all of them, and at each alone. */
 static const char *const small_faults[] = {"eps_value", "eps_missing", "eps_outside_root"};
 enum { N_SMALL = sizeof small_faults / sizeof *small_faults };
 
@@ -27,6 +27,7 @@ static void add_bug(fd_below_search *s, fd_below_bug bug) {
 
 static void add_small_bugs(fd_below_search *s, int32_t fault) {
     const fd_node *nodes = s->graph->nodes;
+    add_bug(s, (fd_below_bug){fault, -1, -1, -1});
     for (int32_t i = 0; i < s->graph->n_node; i++)
         if (is_norm(&nodes[i]) && fd_fault_begins_kind(s->graph, i)) add_bug(s, (fd_below_bug){fault, i, -1, -1});
     for (int32_t layer = 0; layer < s->graph->hparams.n_layer; layer++)
@@ -38,7 +39,7 @@ static void add_small_bugs(fd_below_search *s, int32_t fault) {
 fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, fd_error *err) {
     const fd_graph *graph = options->graph;
     size_t n_fault = (size_t)fd_fault_count(), n_node = (size_t)graph->n_node;
-    size_t most = n_fault + N_SMALL * (2 * n_node + (size_t)graph->hparams.n_layer);
+    size_t most = n_fault + N_SMALL * (1 + 2 * n_node + (size_t)graph->hparams.n_layer);
     *out = (fd_below_search){.graph = graph, .o = options, .n_fault = (int32_t)n_fault};
     out->binary32 = fd_class_leaves_nothing(options->numerics);
     out->bugs = malloc(sizeof *out->bugs * most);
@@ -103,7 +104,7 @@ static fd_code look_along_table(look *l, fd_error *err) {
 
 static bool concerns(const fd_below_search *s, const fd_below_bug *bug, const fd_node *norm) {
     if (bug->kind >= 0) return fd_fault_same_kind(&s->graph->nodes[bug->kind], norm);
-    return bug->layer >= 0 ? bug->layer == norm->layer : bug->node == norm->id;
+    return bug->layer >= 0 ? bug->layer == norm->layer : bug->node < 0 || bug->node == norm->id;
 }
 
 /* What the fault at one norm changes is so little that changes add up. */

@@ -154,6 +154,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(fd_refute_by_readers(t, err));
     bool guess = t->few.bench && !t->all.request->table_alone;
     bool many = fd_trial_many_layers(t);
+    FD_TRY(fd_guess_unwritten_chunk(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_steps(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, !many, err));
     if (many) FD_TRY(try_table_in_parts(t, err));

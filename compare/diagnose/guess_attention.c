@@ -1,5 +1,7 @@
 /* Mistakes of attention kernels: tiles and parts put together wrongly, pages of the cache exchanged, one head's
  * factor. */
+#include <string.h>
+
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/solve.h"
 #include "faults/tiles.h"
@@ -97,6 +99,29 @@ static fd_code try_unwritten(fd_trial *t, fd_error *err) {
     h.node = -1;
     h.layer = FD_ANY_LAYER;
     return n < 2 || fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+/* What reads a chunk's rows before they are written looks in that step as if the chunk did not write them; later steps, which read
+ * them, tell. */
+fd_code fd_guess_unwritten_chunk(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    static const struct {
+        const char *fault;
+        fd_op reader;
+    } late[] = {{"kv_stale_row", FD_OP_ATTN_SCORES}, {"kv_stale_v", FD_OP_ATTN_MIX}};
+    fd_hypothesis h = {.guess = FD_GUESS_UNWRITTEN,
+                       .node = -1,
+                       .layer = FD_ANY_LAYER,
+                       .n = r->args.pos0 + r->n_unjudged,
+                       .end = r->args.pos0 + r->args.n_pos};
+    for (int i = 0; i < 2 && h.n > 0 && !r->args.row_by_row; i++) {
+        bool fits = false;
+        for (int32_t k = 0; k < t->n && !fits; k++)
+            fits = fd_trial_is_fit(t, &t->contenders[k].fit) && strcmp(t->contenders[k].fit.name, late[i].fault) == 0;
+        h.ops = (int32_t)late[i].reader + 1;
+        if (fits) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
 }
 
 fd_code fd_guess_steps(fd_trial *t, fd_error *err) {

@@ -15,6 +15,7 @@ fd_code fd_guess_inputs(fd_trial *trial, fd_error *err);
 /* Between steps: a recurrent state that is not read, rows of K, of V or of both that are not written. Within attention: tiles and
  * parts put together wrongly, one head's factor; pages and rows of the cache exchanged (guess_attention.c). */
 fd_code fd_guess_steps(fd_trial *trial, fd_error *err);
+fd_code fd_guess_unwritten_chunk(fd_trial *trial, fd_error *err);
 fd_code fd_guess_attention(fd_trial *trial, fd_error *err);
 fd_code fd_guess_pages(fd_trial *trial, fd_error *err);
 

@@ -21,7 +21,7 @@ typedef enum fd_guess {
     FD_GUESS_TILES,      /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
     FD_GUESS_PAGE,       /* page `which` of the cache, of `n` keys, is read from the place of page `other`; -1: zeros;
                               `end` 1: and that one from its */
-    FD_GUESS_UNWRITTEN,  /* the cache's rows from position `n` on are read as zeros */
+    FD_GUESS_UNWRITTEN,  /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,      /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
     FD_GUESS_KEYS,       /* softmax does not see some keys: `which` is fd_key_rule */
     FD_GUESS_BLOCKS,     /* int8 blocks of what a product multiplies: `which` is fd_block_rule */

@@ -99,8 +99,9 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
     }
     if (h->guess == FD_GUESS_TILES) weigh_tiles(h, rows, pos0, n_row, width);
     if (h->guess == FD_GUESS_PAGE) read_other_page(h, rows, n_row, width);
-    if (h->guess == FD_GUESS_UNWRITTEN && h->n < n_row)
-        memset(rows + h->n * width, 0, sizeof *rows * (size_t)((n_row - h->n) * width));
+    const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
+    if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
+        memset(rows + h->n * width, 0, sizeof *rows * (size_t)((unwritten_end - h->n) * width));
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     int64_t each = h->end > 0 && width % h->end == 0 ? h->end : width;

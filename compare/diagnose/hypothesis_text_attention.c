@@ -54,7 +54,8 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
 }
 
 static const char *cache_text(const fd_hypothesis *h, const fd_graph *graph) {
-    return h->node < 0 ? "K and V" : graph->nodes[h->node].op == FD_OP_ATTN_MIX ? "V" : "K";
+    const fd_op reader = h->node >= 0 ? graph->nodes[h->node].op : h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_COUNT;
+    return reader == FD_OP_COUNT ? "K and V" : reader == FD_OP_ATTN_MIX ? "V" : "K";
 }
 
 static void page_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
@@ -78,6 +79,9 @@ void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph,
     if (h->guess == FD_GUESS_KEYS) keys_text(h, to, size);
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_PAGE) page_text(h, graph, to, size);
-    if (h->guess == FD_GUESS_UNWRITTEN)
+    if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
+        SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,
+            h->end - 1);
+    else if (h->guess == FD_GUESS_UNWRITTEN)
         SAY("the %s rows from position %d on are read as zeros: they are not written", cache_text(h, graph), h->n);
 }

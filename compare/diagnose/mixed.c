@@ -10,22 +10,38 @@ static bool may_be_kept_so(fd_op op) {
     return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED;
 }
 
-/* Each tensor of the node's kind that was judged departs. */
-static bool whole_kind(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+/* Beyond the bound by so little, where this has room for most of an error: the same in other layers may be within. */
+#define LITTLE_BEYOND 2.0
+
+/* Each tensor of the node's kind that was judged departs; through unrecorded ones, half of them, or by little. */
+static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
+    int32_t n_depart = 0, n_within = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
-        bool judged = of->z[i] >= 0 && of->introduced[i].finding == FD_FOUND_NOTHING;
-        if (judged && fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) return false;
+        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[finding->node])) continue;
+        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
+        n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
     }
-    return true;
+    if (finding->span_first == finding->node) return n_within == 0;
+    return n_within <= n_depart || finding->z <= LITTLE_BEYOND;
 }
 
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         bool may = may_be_kept_so(graph->nodes[i].op) || f->span_first != f->node; /* then it may lie in between */
-        if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, i))) return false;
+        if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, f))) return false;
     }
     return of->found;
+}
+
+static bool rounds_what_may_be(const fd_node *nodes, const fd_hypothesis *h) {
+    if (h->guess != FD_GUESS_ROUNDED || h->which > 0) return false;
+    return may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
+}
+
+bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e) {
+    const fd_explain_fit *best = &e->remaining[0];
+    return !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(graph->nodes, &best->hypothesis);
 }
 
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
@@ -33,8 +49,7 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
     const fd_node *nodes = ask->graph->nodes;
     fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
-    if (!e->named || h.guess != FD_GUESS_ROUNDED || h.which > 0) return FD_OK;
-    if (!may_be_kept_so(h.node >= 0 ? nodes[h.node].op : (fd_op)(h.ops - 1))) return FD_OK;
+    if (!e->named || !rounds_what_may_be(nodes, &h)) return FD_OK;
     bool cache = h.node >= 0 && nodes[h.node].op == FD_OP_KV_WRITE; /* K's and V's are one property */
     if (cache) h.node = -1, h.layer = FD_ANY_LAYER, h.ops = FD_OP_KV_WRITE + 1;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
@@ -51,16 +66,20 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
 
 /* ---- products that are computed in another way ---- */
 
-/* Of the size of the result: int8 activations leave a hundredth of it. Along the result; and of the error in one row, or in one
- * eighth of the elements: rounding is everywhere alike. */
-#define MOST_ERROR 0x1p-5
-#define MOST_ALONG 0.1 /* or eight standard errors, large values count most */
+/* Of the size of the result: int8 activations leave a hundredth of it, through several products or with one scale a batch more. */
+#define MOST_ERROR         0x1p-5
+#define MOST_ERROR_OF_SPAN 0x1p-3
+/* Along the result: of the error (or eight standard errors, large values count most), or a factor that is nobody's, because a matrix
+ * turns errors into a few directions. */
+#define MOST_ALONG  0.1
+#define MOST_FACTOR 0x1p-8
+/* Of the error in one row, or in one eighth of the elements: rounding is everywhere alike. */
 #define LEAST_PART 0.25
 enum { PARTS = 8 };
 
 typedef struct own_way {
     bool is;
-    double error; /* relative */
+    double error, most; /* relative */
 } own_way;
 
 static double square(double x) {
@@ -100,23 +119,43 @@ static fd_code look_at_errors(void *user, const fd_diagnose_options *options, co
         }
     double n = (double)((request->args.n_pos - request->n_unjudged) * stride), along = fmax(MOST_ALONG, 8 / sqrt(n));
     out->error = sqrt(rr / yy);
-    out->is = known && rows_alike && is_alike(part, PARTS, rr / PARTS) && out->error <= MOST_ERROR &&
-              fabs(ry) <= along * sqrt(rr * yy);
+    out->is = known && rows_alike && is_alike(part, PARTS, rr / PARTS) && out->error <= out->most &&
+              fabs(ry) <= fmax(along * sqrt(rr * yy), MOST_FACTOR * yy);
     fd_trial_rows_close(&rows);
     return code;
+}
+
+/* The kinds of products that depart are most of those that were judged. */
+static bool most_products(const fd_graph *graph, const fd_attribution *of) {
+    int32_t n = 0, n_depart = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        bool judged = false, departs = false;
+        if (graph->nodes[i].op != FD_OP_MATMUL || !fd_fault_begins_kind(graph, i)) continue;
+        for (int32_t k = i; k < graph->n_node; k++) {
+            if (!fd_fault_same_kind(&graph->nodes[k], &graph->nodes[i])) continue;
+            judged |= of->z[k] >= 0;
+            departs |= of->introduced[k].finding != FD_FOUND_NOTHING;
+        }
+        n += judged;
+        n_depart += departs;
+    }
+    return 2 * n_depart > n;
 }
 
 fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                       fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
+    const bool of_16_bits = ask->numerics->u_out > 0x1p-24;
     *yes = false;
     *error = 0;
-    if (!(ask->numerics->u_out > 0x1p-24) || nodes[of->first.node].layer < 0) return FD_OK;
+    if (nodes[of->first.node].layer < 0 || fd_class_leaves_nothing(ask->numerics)) return FD_OK;
+    if (!of_16_bits && !most_products(ask->graph, of)) return FD_OK;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
-        own_way own = {0};
+        const bool through = f->span_first != f->node;
+        own_way own = {.most = through ? MOST_ERROR_OF_SPAN : MOST_ERROR};
         if (f->finding == FD_FOUND_NOTHING) continue;
-        if (nodes[i].op != FD_OP_MATMUL || f->span_first != f->node || !isfinite(f->z)) return FD_OK;
+        if (nodes[i].op != FD_OP_MATMUL || (through && of_16_bits) || !isfinite(f->z)) return FD_OK;
         fd_diagnose_options there = *ask;
         there.finding = f;
         FD_TRY(fd_diagnose_look(&there, look_at_errors, &own, err));

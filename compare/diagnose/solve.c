@@ -59,14 +59,20 @@ static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value,
     return value > MOST_EPS || fabs(ratio * n_embd - 1) < 0.1 || fabs(ratio / n_embd - 1) < 0.1;
 }
 
-/* What the number may be, simple ones first: few digits, a simple multiple of the right one, one over the root of a
- * whole number; at last itself. */
-static int candidates(double x, double right, double to[16]) {
+/* What the number may be, simple ones first: the n_round round ones, as a digit, a power of two or a simple multiple of the right one; few
+ * digits, one over the root of a whole number; at last itself. */
+enum { MOST_SIMPLE = 16 };
+
+static int candidates(double x, double right, double to[MOST_SIMPLE], int *n_round) {
     static const double multiples[] = {2, 0.5, 4, 0.25, 8, 0.125};
     int n = 0;
-    for (int digits = 1; digits <= 3; digits++) to[n++] = with_digits(x, digits);
+    to[n++] = with_digits(x, 1);
+    to[n++] = exp2(round(log2(x)));
     for (int i = 0; i < 6 && right > 0; i++) to[n++] = multiples[i] * right;
+    *n_round = n;
     if (right > 0) to[n++] = right * right;
+    to[n++] = with_digits(x, 2);
+    to[n++] = with_digits(x, 3);
     double whole = round(1 / (x * x));
     if (whole >= 1 && whole < 1e6) to[n++] = 1 / sqrt(whole);
     to[n++] = with_digits(x, 4);
@@ -75,24 +81,36 @@ static int candidates(double x, double right, double to[16]) {
     return n;
 }
 
+/* What the best leaves of the few rows, a number that does as well may leave a little more of: roundings of 16 bits pull the best one
+ * aside by a tenth where the rows depend on it little. */
+#define AS_WELL       1.1
+#define AS_WELL_ROUND 1.25
+#define NEXT_TO_NONE  1e-3 /* bounds */
+#define NEAR          0.05
+#define NEAR_ROUND    0.15
+
+static bool does_as_well(const fd_trial *t, double value, double best, double distance, double least, bool is_round) {
+    const fd_numerics_class *c = t->all.request->numerics;
+    const double u = c ? fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), c->u_op) : 0;
+    const bool pulled = fabs(value - best) <= u * fabs(best) && distance <= 1 + least; /* by what the class rounds */
+    return pulled || distance <= (is_round ? AS_WELL_ROUND : AS_WELL) * least + NEXT_TO_NONE;
+}
+
 /* The simplest number near `best` that does as well on the few rows, tried on all. */
 static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double least, double right, bool *found,
                           fd_error *err) {
-    double simple[16];
-    int n = candidates(best, right, simple);
+    double simple[MOST_SIMPLE + 2];
+    int n_round, n = 2 + candidates(best, right, simple + 2, &n_round);
     /* where the rows hardly depend on it, as on an eps that is far too small, a power of ten will do */
-    for (int up = 0; up < 2 && best > 0 && !*found; up++) {
-        double power = pow(10, floor(log10(best)) + up), distance;
-        FD_TRY(distance_at(t, &h, power, &distance, err));
-        if (!(distance <= 1.1 * least) || is_disguise(t, &h, power, right)) continue;
-        FD_TRY(fd_trial_try(t, &h, err));
-        *found = fd_trial_fits(t);
-    }
+    simple[0] = best > 0 ? pow(10, floor(log10(best))) : best;
+    simple[1] = 10 * simple[0];
     for (int i = 0; i < n && !*found; i++) {
+        const bool power = i < 2, is_round = i < 2 + n_round;
         double distance;
-        if (!(fabs(simple[i] - best) <= 0.05 * fabs(best)) || is_disguise(t, &h, simple[i], right)) continue;
+        if (!power && !(fabs(simple[i] - best) <= (is_round ? NEAR_ROUND : NEAR) * fabs(best))) continue;
+        if (is_disguise(t, &h, simple[i], right)) continue;
         FD_TRY(distance_at(t, &h, simple[i], &distance, err));
-        if (!(distance <= 1.5 * least + 1)) continue;
+        if (!does_as_well(t, simple[i], best, distance, least, is_round)) continue;
         FD_TRY(fd_trial_try(t, &h, err));
         *found = fd_trial_fits(t);
     }

@@ -31,7 +31,8 @@ static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double
     float c = r->output[i], x = v->rows[i];
     int64_t stride = fd_node_row_stride(node, r->args.n_kv);
     if (node->over_kv && i % r->args.n_kv > r->args.pos0 + i / stride) return 0;
-    if (fd_canonical32(c) == fd_canonical32(x) || (rows->plain.tau && !isfinite(c) && !isfinite(x))) return 0;
+    /* zeros of either sign are equal: engines round small numbers to both */
+    if (c == x || (isnan(c) && isnan(x)) || (rows->plain.tau && !isfinite(c) && !isfinite(x))) return 0;
     double tau = rows->plain.tau ? rows->plain.tau[i] : rounding;
     return isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
 }

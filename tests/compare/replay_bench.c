@@ -56,6 +56,8 @@ fd_trace *record(const fd_graph *graph, recording how) {
     const int32_t *tokens = how.tokens ? how.tokens : fed;
     int32_t n_prompt = how.n_prompt ? how.n_prompt : N_PREFILL, n_step = how.n_prompt ? 1 : 1 + N_DECODE;
     if (how.one_by_one) n_prompt = 1, n_step = N_PREFILL + N_DECODE;
+    const int32_t n_first = how.first_chunk ? how.first_chunk : n_prompt;
+    n_step += how.first_chunk > 0;
     if (how.emulated) {
         fd_emulate_options o = {.class_ = fd_emulate_class_find(how.emulated), .seed = 3, .n_ctx = 16, .n_thread = 1};
         cr_assert(o.class_);
@@ -69,9 +71,10 @@ fd_trace *record(const fd_graph *graph, recording how) {
     fd_exec_set_observer(exec,
                          how.misrecord ? (fd_observer){.observe = observe_changed, .user = &changed} : changed.to);
     for (int32_t s = 0, pos = 0; s < n_step; s++) {
-        int32_t n = s ? 1 : n_prompt;
+        int32_t n = s == 0 ? n_first : pos < n_prompt ? n_prompt - pos : 1;
         fd_batch batch = {.tokens = tokens + pos, .n_tok = n, .pos0 = pos};
-        must(fd_trace_begin_step(writer, s ? FD_STEP_DECODE : FD_STEP_PREFILL, batch.tokens, n, pos, &err), &err);
+        must(fd_trace_begin_step(writer, pos < n_prompt ? FD_STEP_PREFILL : FD_STEP_DECODE, batch.tokens, n, pos, &err),
+             &err);
         must(fd_exec_forward(exec, &batch, &err), &err);
         must(fd_trace_end_step(writer, &err), &err);
         pos += n;

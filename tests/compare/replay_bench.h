@@ -20,6 +20,7 @@ typedef struct recording {
     const int32_t *tokens;   /* [N_PREFILL + N_DECODE] fed; NULL: the usual ones */
     const fd_graph *weights; /* the model's: hashes of the weights are recorded; NULL: none */
     bool one_by_one;         /* every position is a step of its own */
+    int32_t first_chunk;     /* positions of the prompt that are a step of their own; 0: all are */
     uint32_t store;          /* element type in the file; 0: as computed */
     void (*misrecord)(const fd_observation *seen, float *rows); /* changes what is recorded, [n_pos, row_stride] */
 } recording;

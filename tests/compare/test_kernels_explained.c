@@ -247,3 +247,40 @@ Test(kernels, explanations_that_are_equal_in_a_first_step_are_told_apart_by_late
     }
     close_model(&b);
 }
+
+enum { FIRST_CHUNK = 2 };
+
+/* The second chunk of the prompt does not write its rows of K. */
+static void second_chunk_unwritten(const fd_op_args *args) {
+    const int64_t width = fd_node_width(&args->graph->nodes[args->node->input[1]]);
+    float *k = malloc(sizeof *k * (size_t)(args->n_kv * width));
+    fd_op_args own = *args;
+    cr_assert(k);
+    memcpy(k, args->in[1], sizeof *k * (size_t)(args->n_kv * width));
+    for (int64_t i = FIRST_CHUNK * width; i < N_PREFILL * width && i < args->n_kv * width; i++) k[i] = 0;
+    own.in[1] = k;
+    run_clean(&own);
+    free(k);
+}
+
+/* In its own step that is as if attention read K before it is written; decode reads the rows, too. */
+Test(kernels, a_chunk_whose_rows_are_not_written_is_told_from_one_that_is_read_too_early) {
+    static const char *const recorded[] = {"*", "*norm,*attn_proj,*l_out,logits"};
+    bench b = open_bench(models[0], (recording){.first_chunk = FIRST_CHUNK});
+    for (int i = 0; i < 4; i++) {
+        const bool early = i % 2;
+        fd_graph *graph = early ? faulted(&b, "kv_stale_row") : NULL;
+        fd_error err = {0};
+        if (!early) must(fd_graph_clone(b.graph, &graph, &err), &err);
+        for (int32_t k = 0; k < graph->n_node && !early; k++)
+            if (graph->nodes[k].op == FD_OP_ATTN_SCORES) graph->nodes[k].override = second_chunk_unwritten;
+        fd_verdict v =
+            judged(&b, graph, (recording){.emulated = "f32", .tensors = recorded[i / 2], .first_chunk = FIRST_CHUNK});
+        const char *name = v.diagnosis.explanation.remaining[0].name;
+        const char *expected = early ? "kv_stale_row" : "cache_rows_unwritten";
+        cr_expect(v.diagnosis.explanation.named && strcmp(name, expected) == 0, "%s: %s", expected, name);
+        fd_verdict_free(&v);
+        if (!early) fd_graph_free(graph);
+    }
+    close_model(&b);
+}

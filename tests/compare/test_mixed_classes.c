@@ -78,6 +78,21 @@ static void int8_both(const fd_op_args *args) {
     multiply(args, in_int8, in_int8, NULL);
 }
 
+/* One scale for the whole batch, and a zero point. */
+static void int8_batch(const fd_op_args *args) {
+    int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
+    float *x = malloc(sizeof *x * (size_t)n), least = 0, most = 0;
+    fd_op_args own = *args;
+    cr_assert(x);
+    memcpy(x, args->in[0], sizeof *x * (size_t)n);
+    for (int64_t i = 0; i < n; i++) least = fminf(least, x[i]), most = fmaxf(most, x[i]);
+    const float step = (most - least) / 255, zero = rintf(-least / step);
+    for (int64_t i = 0; i < n; i++) x[i] = (fminf(fmaxf(rintf(x[i] / step) + zero, 0), 255) - zero) * step;
+    own.in[0] = x;
+    run_clean(&own);
+    free(x);
+}
+
 static void norm_off(const fd_op_args *args) {
     run_clean(args);
     for (int64_t i = 0; i < args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 1.01f;
@@ -172,6 +187,44 @@ Test(mixed_classes, layer_outputs_alone_show_no_class_that_takes_16_bit_values_a
     recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*l_out,logits"};
     fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
     cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+/* K and V in int8 with one scale a head: through attention all roundings of a cache look alike, and none is sure. */
+static void int8_heads(const fd_op_args *args) {
+    int64_t n_head = args->node->shape[0], dim = args->node->shape[1];
+    run_clean(args);
+    for (int64_t i = args->pos0 * n_head; i < (args->pos0 + args->n_pos) * n_head; i++)
+        in_int8((float *)args->out + i * dim, dim);
+}
+
+Test(mixed_classes, a_rounded_cache_is_no_bug_of_an_engine_whose_fused_attention_hides_it) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b.graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (fd_node_is_kv_cache(&graph->nodes[i])) graph->nodes[i].override = int8_heads;
+    recording how = {
+        .emulated = "hf-f16", .numerics = "unknown", .tensors = "token_embd,*attn_proj,*ffn_down,*l_out,logits"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+/* A class for every way to make integers there is none. */
+Test(mixed_classes, products_that_are_off_in_no_direction_in_an_engine_of_unknown_class_are_no_bug) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = engine(&b, int8_batch, "", true);
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*norm,*attn_proj,*ffn_down,logits"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s as %s", fd_verdict_status_name(v.status), v.divergence.node,
+                 v.replay.numerics);
+    cr_expect(v.reasons.n > 0 && v.reasons.items[0].kind == FD_REASON_MIXED_CLASS);
     fd_verdict_free(&v);
     fd_graph_free(graph);
     close_model(&b);
