@@ -39,9 +39,10 @@
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"                     \
     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" WS_TAIL
 /* Numbers in threes counted from the right, as numbers are written; only a number's first group looks ahead, so that
- * long ones take linear time. tiny_aya: unless a letter follows. superbpe: what is left of a number stays with what
+ * long ones take linear time. tiny_aya: unless more of a word follows. superbpe: what is left of a number stays with what
  * stands before it. afmoe: a number's first group stays with all the text before it, as llama.cpp has it. */
-#define TINY_AYA_THREES "(?<!\\d)\\d{1,3}(?=(?:\\d{3})*+\\b)|\\G(?<=\\d)\\d{3}"
+#define TINY_AYA_THREES                                                                                                \
+    "(?<!\\d)\\d{1,3}(?=(?:\\d{3})*+(?![\\p{L}\\p{M}\\p{N}\\p{Pc}]))|\\G(?<=\\d)\\d{3}"
 #define SUPERBPE_THREES "\\G(?<=\\d)\\d{3}|\\d{3}(?=(?:\\d{3})*+(?!\\d))"
 #define AFMOE_THREES "\\P{N}*+(?:(?<!\\p{N})\\p{N}{1,2}(?=(?:\\p{N}{3})*+(?!\\p{N}))|\\p{N}{3}|\\z)"
 /* afmoe: scripts that put no spaces between words. Its range from U+8C48 is llama.cpp's; it holds the compatibility

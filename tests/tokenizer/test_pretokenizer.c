@@ -96,7 +96,7 @@ static const split_case CASES[] = {
     {"superbpe", "of the 1234567 12 a", "of the |1|234|567| |12| a"},
     {"superbpe", "\xC2\xBD" "1234", "\xC2\xBD" "1|234"},
     {"tiny_aya", "1234 a1234", "1|234| a|1|234"},
-    {"tiny_aya", "1234x 12345_", "123|4|x| |123|45|_"}, /* a letter follows: not from the right */
+    {"tiny_aya", "1234x 12345_", "123|4|x| |123|45|_"}, /* within a word: not from the right */
     {"tiny_aya", "CamelCase don't", "Camel|Case| don't"},
     {"youtu", "CamelCase 12", "Camel|Case| |1|2"},
     {"youtu", "\xE4\xBD\xA0\xEF\xBC\x8C\xED\x95\x9C" "a", "\xE4\xBD\xA0|\xEF\xBC\x8C|\xED\x95\x9C|a"},
