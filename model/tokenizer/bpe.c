@@ -1,7 +1,8 @@
-/* Byte-level BPE: a pre-tokeniser cuts the text into words, and inside a word neighbouring pieces join in the order of
- * the file's list of merges, from single bytes up.
+/* BPE: a pre-tokeniser cuts the text into words, and inside a word neighbouring pieces join in the order of the file's
+ * list of merges, from single bytes up. Where the pre-tokeniser marks spaces, as SentencePiece's vocabularies do, it is
+ * from characters up, and a character that no token covers is given byte by byte.
  *
- * The file writes bytes as printable characters (GPT-2's table): bytes 33…126, 161…172 and 174…255 as the character of
+ * Elsewhere the file writes bytes as printable characters (GPT-2's table): bytes 33…126, 161…172 and 174…255 as the character of
  * that number, the other 68 in rising order as U+0100…U+0143. Here everything is turned back into bytes at creation. */
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,18 @@ static bool decode(fd_string text, char *to, size_t *size) {
     return true;
 }
 
+static bool marks_spaces(const fd_tokenizer *tokenizer) {
+    return tokenizer->pre_flags & FD_PRE_MARKS_SPACES;
+}
+
+/* As pieces have it, at most text.size bytes; false: no piece, as no text can hold it. */
+static bool piece_bytes(const fd_tokenizer *tokenizer, fd_string text, char *to, size_t *size) {
+    if (!marks_spaces(tokenizer)) return decode(text, to, size);
+    memcpy(to, text.data, text.size);
+    *size = text.size;
+    return true;
+}
+
 static size_t rule_slot(const fd_tokenizer *tokenizer, int32_t left, int32_t right) {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t mask = tokenizer->n_rule_slot - 1;
@@ -50,13 +63,15 @@ static fd_code build_tokens(fd_tokenizer *tokenizer, const fd_vocab *vocab, int3
         uint8_t type = tokenizer->types[token];
         size_t size;
         tokenizer->starts[token] = at;
-        bool decoded = text.size > 0 && decode(text, tokenizer->bytes + at, &size);
+        bool decoded = text.size > 0 && piece_bytes(tokenizer, text, tokenizer->bytes + at, &size);
         if (decoded) {
             int32_t piece;
             FD_TRY(fd_piece_map_add(&tokenizer->pieces, tokenizer->bytes + at, size, &piece, err));
             token_of_piece[piece] = token;
         }
-        if (!decoded || type == FD_TOKEN_CONTROL || type == FD_TOKEN_UNKNOWN || type == FD_TOKEN_USER_DEFINED) {
+        if (marks_spaces(tokenizer)) {
+            FD_TRY(fd_marked_token_text(text, token, type, tokenizer->bytes + at, &size, err));
+        } else if (!decoded || type == FD_TOKEN_CONTROL || type == FD_TOKEN_UNKNOWN || type == FD_TOKEN_USER_DEFINED) {
             size = text.size;
             if (size) memcpy(tokenizer->bytes + at, text.data, size);
         }
@@ -75,7 +90,8 @@ static fd_code add_rule(fd_tokenizer *tokenizer, fd_string line, int32_t rank, c
     size_t left_size, right_size;
     fd_string left = {line.data, (size_t)(space - line.data)};
     fd_string right = {space + 1, line.size - left.size - 1};
-    if (!decode(left, scratch, &left_size) || !decode(right, scratch + left_size, &right_size) || right_size == 0)
+    if (right.size == 0 || !piece_bytes(tokenizer, left, scratch, &left_size) ||
+        !piece_bytes(tokenizer, right, scratch + left_size, &right_size))
         return FD_OK;
     fd_merge_rule rule = {.rank = rank};
     FD_TRY(fd_piece_map_add(&tokenizer->pieces, scratch, left_size, &rule.left, err));
@@ -110,14 +126,19 @@ fd_code fd_bpe_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
     if (vocab->n_merge < 0 || vocab->n_merge > INT32_MAX / 8)
         return fd_fail(err, FD_ERR_INPUT, "tokenizer.ggml.merges: found %lld items, expected 0 to %d",
                        (long long)vocab->n_merge, INT32_MAX / 8);
-    FD_TRY(fd_pre_new(vocab->pre && vocab->pre[0] ? vocab->pre : "default", &tokenizer->pre, err));
+    const char *pre = tokenizer->kind->pre          ? tokenizer->kind->pre
+                      : vocab->pre && vocab->pre[0] ? vocab->pre
+                                                    : "default";
+    FD_TRY(fd_pre_new(pre, &tokenizer->pre, err));
+    tokenizer->pre_flags = fd_pre_flags(pre);
     /* Pieces: at most one a token, three a merge and the 256 bytes; those that are no token stay -1. */
     size_t most = (size_t)vocab->n_token + 3 * (size_t)vocab->n_merge + 256;
     tokenizer->token_of_piece = malloc(most * sizeof *tokenizer->token_of_piece);
     if (!tokenizer->token_of_piece) return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory for %zu pieces", most);
     memset(tokenizer->token_of_piece, 0xff, most * sizeof *tokenizer->token_of_piece);
     FD_TRY(build_tokens(tokenizer, vocab, tokenizer->token_of_piece, err));
-    for (int byte = 0; byte < 256; byte++) {
+    if (marks_spaces(tokenizer)) fd_list_byte_tokens(tokenizer);
+    for (int byte = 0; byte < 256 && !marks_spaces(tokenizer); byte++) {
         char raw = (char)byte;
         int32_t piece;
         FD_TRY(fd_piece_map_add(&tokenizer->pieces, &raw, 1, &piece, err));
@@ -138,18 +159,22 @@ static bool bpe_pair(const void *user, const fd_merge_symbol *left, const fd_mer
 
 static fd_code encode_word(const fd_tokenizer *tokenizer, const char *word, size_t size, fd_merge *merge, fd_ids *ids,
                            fd_error *err) {
-    if (fd_pre_ignores_merges(tokenizer->pre)) {
+    if (tokenizer->pre_flags &
+        (word[0] == '\n' ? FD_PRE_IGNORES_MERGES | FD_PRE_WHOLE_NEWLINES : FD_PRE_IGNORES_MERGES)) {
         int32_t piece = fd_piece_map_find(&tokenizer->pieces, word, size);
         if (piece >= 0 && tokenizer->token_of_piece[piece] >= 0)
             return fd_ids_push(ids, tokenizer->token_of_piece[piece], err);
     }
     fd_merge_clear(merge);
-    for (size_t i = 0; i < size; i++)
-        FD_TRY(fd_merge_push(merge, i, 1, fd_piece_map_find(&tokenizer->pieces, word + i, 1), err));
+    for (size_t i = 0, n; i < size; i += n) {
+        n = marks_spaces(tokenizer) ? fd_utf8_length(word + i, size - i) : 1;
+        if (n == 0) n = 1; /* a byte that is no UTF-8 */
+        FD_TRY(fd_merge_push(merge, i, n, fd_piece_map_find(&tokenizer->pieces, word + i, n), err));
+    }
     FD_TRY(fd_merge_run(merge, bpe_pair, tokenizer, err));
     for (int32_t i = size ? 0 : -1; i >= 0; i = merge->symbols[i].right) {
         const fd_merge_symbol *symbol = &merge->symbols[i];
-        int32_t token = tokenizer->token_of_piece[symbol->piece];
+        int32_t token = symbol->piece >= 0 ? tokenizer->token_of_piece[symbol->piece] : -1;
         if (token >= 0)
             FD_TRY(fd_ids_push(ids, token, err));
         else
@@ -161,11 +186,14 @@ static fd_code encode_word(const fd_tokenizer *tokenizer, const char *word, size
 fd_code fd_bpe_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,
                       fd_ids *ids, fd_error *err) {
     (void)after_special;
-    size_t *ends, n_piece, start = 0;
-    FD_TRY(fd_pre_split(tokenizer->pre, text, size, &ends, &n_piece, err));
-    fd_code code = FD_OK;
+    char *marked = NULL;
+    if (marks_spaces(tokenizer)) FD_TRY(fd_mark_spaces(text, size, false, &marked, &size, err));
+    if (marked) text = marked;
+    size_t *ends = NULL, n_piece = 0, start = 0;
+    fd_code code = fd_pre_split(tokenizer->pre, text, size, &ends, &n_piece, err);
     for (size_t i = 0; i < n_piece && code == FD_OK; start = ends[i++])
         code = encode_word(tokenizer, text + start, ends[i] - start, merge, ids, err);
     free(ends);
+    free(marked);
     return code;
 }

@@ -90,7 +90,8 @@ static fd_code read_tokens(const fd_gguf *gguf, tables *own, fd_vocab *vocab, fd
     if (!own->kind->has_merges) return FD_OK;
     FD_TRY(get_array(gguf, KEY("merges"), -1, &merges, err));
     if (!merges)
-        return fd_fail(err, FD_ERR_INPUT, "%s: found nothing, expected the merges of a gpt2 tokenizer", KEY("merges"));
+        return fd_fail(err, FD_ERR_INPUT, "%s: found nothing, expected the merges of a %s tokenizer", KEY("merges"),
+                       own->model);
     FD_TRY(get_strings(merges, KEY("merges"), &own->merges, err));
     vocab->merges = own->merges;
     vocab->n_merge = (int64_t)merges->count;
@@ -105,8 +106,10 @@ static fd_code read_flags(const fd_gguf *gguf, const tables *own, fd_vocab *voca
     const char *eos_key = kind->eos_key && fd_gguf_find(gguf, kind->eos_key) ? kind->eos_key : KEY("eos_token_id");
     FD_TRY(get_id(gguf, eos_key, vocab->n_token, kind->eos, &vocab->eos, err));
     FD_TRY(get_id(gguf, KEY("unknown_token_id"), vocab->n_token, kind->unk, &vocab->unk, err));
-    bool adds_bos = vocab->bos >= 0 && (kind->adds_bos || (kind->has_merges && fd_pre_adds_bos(own->pre)));
+    unsigned flags = kind->has_merges ? fd_pre_flags(kind->pre ? kind->pre : own->pre) : 0;
+    bool adds_bos = vocab->bos >= 0 && (kind->adds_bos || flags & FD_PRE_ADDS_BOS);
     FD_TRY(fd_gguf_get_bool(gguf, KEY("add_bos_token"), adds_bos, &vocab->add_bos, err));
+    if (flags & FD_PRE_ALWAYS_ADDS_BOS) vocab->add_bos = vocab->bos >= 0;
     FD_TRY(fd_gguf_get_bool(gguf, KEY("add_eos_token"), kind->adds_eos && vocab->eos >= 0, &vocab->add_eos, err));
     FD_TRY(fd_gguf_get_bool(gguf, KEY("normalizer.lowercase"), true, &vocab->lowercase, err));
     FD_TRY(fd_gguf_get_bool(gguf, KEY("normalizer.strip_accents"), vocab->lowercase, &vocab->strip_accents, err));

@@ -31,13 +31,14 @@ struct fd_tokenizer {
     int32_t n_special;
     bool *drops_space; /* [n_token] white space after this special token is dropped; NULL: after none */
 
-    fd_piece_map pieces;        /* SPM: the tokens' texts (spaces as U+2581); BPE: raw bytes of tokens and of merges */
+    fd_piece_map pieces; /* with marks: the tokens' texts (spaces as U+2581); BPE: raw bytes of tokens and of merges */
     int32_t *token_of_piece;    /* [pieces.n] -1: only a step on the way to a token */
     int32_t token_of_byte[256]; /* fallback for what no token covers; -1: none */
     size_t longest[256];        /* of the pieces that begin with this byte (RWKV, WordPiece) */
     struct fd_wordpiece *wordpiece;
 
     fd_pre *pre;          /* BPE */
+    unsigned pre_flags;   /* fd_pre_flag */
     fd_merge_rule *rules; /* [n_rule_slot] hash table, a power of two, at most half full */
     size_t n_rule_slot;
 };
@@ -52,6 +53,16 @@ fd_code fd_ids_push(fd_ids *ids, int32_t id, fd_error *err);
 /* The tokens of single bytes, for what no token covers: unk where a byte has none, and an error where there is no
  * unk. */
 fd_code fd_push_bytes(const fd_tokenizer *tokenizer, const char *data, size_t size, fd_ids *ids, fd_error *err);
+
+/* Of vocabularies with U+2581 for spaces and <0x0A> for bytes (space_mark.c): the bytes a token stands for in a text, at
+ * most text.size of them; the tokens of bytes, once the pieces are there; a text with its spaces, and one before it where
+ * there is to be one, as marks (malloc'ed). */
+fd_code fd_marked_token_text(fd_string text, int32_t token, uint8_t type, char *to, size_t *size, fd_error *err);
+void fd_list_byte_tokens(fd_tokenizer *tokenizer);
+fd_code fd_mark_spaces(const char *text, size_t size, bool space_prefix, char **marked, size_t *n, fd_error *err);
+
+/* Tokens that end a turn, by their texts: fills is_end, corrects types. (ends.c) */
+void fd_find_ends(fd_tokenizer *tokenizer, const fd_vocab *vocab);
 
 /* A stretch of text, or one special token found in it. */
 typedef struct fd_fragment {
@@ -71,6 +82,7 @@ typedef fd_code (*fd_encode_fn)(const fd_tokenizer *tokenizer, const char *text,
                                 fd_merge *merge, fd_ids *ids, fd_error *err);
 struct fd_tokenizer_kind {
     const char *model, *name; /* in tokenizer.ggml.model, and to readers */
+    const char *pre;          /* the pre-tokeniser, whatever the file says; NULL: the file's */
     fd_code (*build)(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
     fd_encode_fn encode;
     bool has_merges;
@@ -79,7 +91,7 @@ struct fd_tokenizer_kind {
     const char *bos_key, *eos_key; /* where the file has neither bos_token_id nor eos_token_id; NULL: those alone */
 };
 const fd_tokenizer_kind *fd_tokenizer_kind_find(const char *model); /* NULL: unknown */
-#define FD_TOKENIZER_MODELS "llama, gpt2, rwkv or bert"
+#define FD_TOKENIZER_MODELS "llama, gpt2, gemma4, rwkv or bert"
 
 fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err);
 fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,

@@ -3,7 +3,6 @@
 #ifndef FD_MODEL_TOKENIZER_PRE_H
 #define FD_MODEL_TOKENIZER_PRE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -14,8 +13,14 @@ typedef struct fd_pre fd_pre;
 fd_code fd_pre_new(const char *name, fd_pre **out, fd_error *err);
 void fd_pre_free(fd_pre *pre); /* NULL is fine */
 
-bool fd_pre_ignores_merges(const fd_pre *pre); /* a word that is a token is that token, whatever merges would make */
-bool fd_pre_adds_bos(const char *name);        /* when the file does not say; false for an unknown name */
+enum fd_pre_flag {                             /* what else a pre-tokeniser's name says of its vocabulary */
+                   FD_PRE_IGNORES_MERGES = 1,  /* a word that is a token is that token, whatever merges would make */
+                   FD_PRE_WHOLE_NEWLINES = 2,  /* so is a word of newlines */
+                   FD_PRE_ADDS_BOS = 4,        /* when the file does not say */
+                   FD_PRE_ALWAYS_ADDS_BOS = 8, /* whatever the file says */
+                   FD_PRE_MARKS_SPACES = 16,   /* tokens are UTF-8 with U+2581 for spaces, not bytes in GPT-2's table */
+};
+unsigned fd_pre_flags(const char *name); /* 0 for an unknown name */
 
 /* Cuts text [size] into *n_piece pieces; piece i is [ends[i - 1], ends[i]), the first from 0, the last to size: no byte
  * is lost or doubled. Bytes that are no UTF-8 are judged as U+FFFD each, and stay as they are. *ends is malloc'ed (also

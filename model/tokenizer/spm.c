@@ -1,46 +1,9 @@
 /* SentencePiece-style BPE as llama.cpp runs it: characters joined in the order of the scores of what they become, and
  * characters that no token covers given byte by byte. Spaces stand as U+2581 in the vocabulary. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "model/tokenizer/internal.h"
-
-#define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
-
-/* "<0x0A>" to 10; -1 when the text has another form. */
-static int parse_byte_token(fd_string text) {
-    if (text.size != 6 || memcmp(text.data, "<0x", 3) != 0 || text.data[5] != '>') return -1;
-    int value = 0;
-    for (int i = 3; i < 5; i++) {
-        char c = text.data[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (digit < 0) return -1;
-        value = 16 * value + digit;
-    }
-    return value;
-}
-
-/* The bytes the token stands for in a text; at most text.size of them. */
-static fd_code token_text(fd_string text, int32_t token, uint8_t type, char *to, size_t *size, fd_error *err) {
-    *size = 0;
-    if (type == FD_TOKEN_BYTE) {
-        int byte = parse_byte_token(text);
-        if (byte < 0)
-            return fd_fail(err, FD_ERR_INPUT, "tokenizer: byte token %d: found \"%.*s\", expected the form <0x0A>",
-                           token, (int)(text.size < 64 ? text.size : 64), text.data);
-        to[(*size)++] = (char)byte;
-        return FD_OK;
-    }
-    bool as_it_is = type == FD_TOKEN_CONTROL || type == FD_TOKEN_UNKNOWN || type == FD_TOKEN_USER_DEFINED;
-    for (size_t i = 0; i < text.size;) {
-        bool mark = !as_it_is && text.size - i >= 3 && memcmp(text.data + i, SPACE_MARK, 3) == 0;
-        to[(*size)++] = mark ? ' ' : text.data[i];
-        i += mark ? 3 : 1;
-    }
-    return FD_OK;
-}
 
 fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *err) {
     size_t n = (size_t)vocab->n_token;
@@ -48,13 +11,12 @@ fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
     tokenizer->token_of_piece = malloc(n * sizeof *tokenizer->token_of_piece);
     if (!tokenizer->scores || !tokenizer->token_of_piece)
         return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory for %d tokens", vocab->n_token);
-    for (int i = 0; i < 256; i++) tokenizer->token_of_byte[i] = -1;
 
     size_t at = 0;
     for (int32_t token = 0; token < vocab->n_token; token++) {
         fd_string text = vocab->tokens[token];
         size_t size;
-        FD_TRY(token_text(text, token, tokenizer->types[token], tokenizer->bytes + at, &size, err));
+        FD_TRY(fd_marked_token_text(text, token, tokenizer->types[token], tokenizer->bytes + at, &size, err));
         tokenizer->starts[token] = at;
         at += size;
         float score = vocab->scores ? vocab->scores[token] : 0.0f;
@@ -68,13 +30,7 @@ fd_code fd_spm_build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
     }
     tokenizer->starts[vocab->n_token] = at;
 
-    for (int byte = 0; byte < 256; byte++) {
-        char name[8], raw = (char)byte;
-        snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
-        int32_t piece = fd_piece_map_find(&tokenizer->pieces, name, 6);
-        if (piece < 0) piece = fd_piece_map_find(&tokenizer->pieces, &raw, 1);
-        if (piece >= 0) tokenizer->token_of_byte[byte] = tokenizer->token_of_piece[piece];
-    }
+    fd_list_byte_tokens(tokenizer);
     return FD_OK;
 }
 
@@ -118,18 +74,9 @@ static fd_code encode_marked(const fd_tokenizer *tokenizer, const char *text, si
 fd_code fd_spm_encode(const fd_tokenizer *tokenizer, const char *text, size_t size, bool after_special, fd_merge *merge,
                       fd_ids *ids, fd_error *err) {
     const bool space_prefix = tokenizer->add_space_prefix && after_special;
-    char *marked = malloc(3 * (size + 1));
-    if (!marked) return fd_fail(err, FD_ERR_MEMORY, "tokenizer: no memory for %zu bytes of text", 3 * (size + 1));
-    size_t n = 0;
-    for (size_t i = 0; i < size + space_prefix; i++) {
-        char c = i < space_prefix ? ' ' : text[i - space_prefix];
-        if (c == ' ') {
-            memcpy(marked + n, SPACE_MARK, 3);
-            n += 3;
-        } else {
-            marked[n++] = c;
-        }
-    }
+    char *marked;
+    size_t n;
+    FD_TRY(fd_mark_spaces(text, size, space_prefix, &marked, &n, err));
     fd_code code = encode_marked(tokenizer, marked, n, merge, ids, err);
     free(marked);
     return code;

@@ -6,15 +6,6 @@
 
 #include "model/tokenizer/internal.h"
 
-/* Texts that end a turn whatever type the file gives them; they become control tokens. Files rarely name them by key
- * (only one eos), so the list is by text, as in llama.cpp. */
-/* clang-format off */
-static const char *const END_TEXTS[] = {
-    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "<EOT>",
-    "_<EOT>", "<|return|>", "<|call|>", "<end_of_utterance>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
-};
-/* clang-format on */
-
 static const fd_tokenizer_kind kinds[] = {
     {.model = "llama",
      .name = "llama (SentencePiece)",
@@ -27,6 +18,15 @@ static const fd_tokenizer_kind kinds[] = {
      .adds_space = true},
     {.model = "gpt2",
      .name = "gpt2",
+     .build = fd_bpe_build,
+     .encode = fd_bpe_encode,
+     .has_merges = true,
+     .bos = -1,
+     .eos = -1,
+     .unk = -1},
+    {.model = "gemma4",
+     .name = "gemma4 (BPE of characters)",
+     .pre = "gemma4",
      .build = fd_bpe_build,
      .encode = fd_bpe_encode,
      .has_merges = true,
@@ -84,14 +84,9 @@ static fd_code build(fd_tokenizer *tokenizer, const fd_vocab *vocab, fd_error *e
         if (type < 0 || type > FD_TOKEN_BYTE)
             return fd_fail(err, FD_ERR_INPUT, "tokenizer.ggml.token_type: token %zu: found %d, expected 0 to %d", i,
                            type, FD_TOKEN_BYTE);
-        for (size_t k = 0; k < sizeof END_TEXTS / sizeof END_TEXTS[0]; k++) {
-            if (!text_is(vocab->tokens[i], END_TEXTS[k])) continue;
-            tokenizer->is_end[i] = true;
-            type = FD_TOKEN_CONTROL;
-        }
         tokenizer->types[i] = (uint8_t)type;
     }
-    if (vocab->eos >= 0) tokenizer->is_end[vocab->eos] = true;
+    fd_find_ends(tokenizer, vocab);
     FD_TRY(fd_piece_map_reserve(&tokenizer->pieces, vocab->n_token, n_byte, err));
     FD_TRY(tokenizer->kind->build(tokenizer, vocab, err));
     FD_TRY(fd_list_special(tokenizer, err));
@@ -133,7 +128,7 @@ fd_code fd_tokenizer_from_vocab(const fd_vocab *vocab, fd_tokenizer **out, fd_er
     tokenizer->add_bos = vocab->add_bos;
     tokenizer->add_eos = vocab->add_eos;
     tokenizer->add_space_prefix = kind->adds_space && vocab->add_space_prefix;
-    if (kind->has_merges)
+    if (kind->has_merges && !kind->pre)
         snprintf(tokenizer->name, sizeof tokenizer->name, "%s / %.64s", kind->name,
                  vocab->pre && vocab->pre[0] ? vocab->pre : "default");
     else

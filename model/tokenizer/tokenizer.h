@@ -1,5 +1,5 @@
-/* Tokenizers: SentencePiece-style (ggml model "llama"), byte-level BPE ("gpt2" with a pre-tokeniser), RWKV's longest
- * match ("rwkv"), WordPiece ("bert"). Built from a GGUF's tokenizer.ggml.* keys, or from raw tables (tests).
+/* Tokenizers: SentencePiece-style (ggml model "llama"), BPE with a pre-tokeniser, of bytes ("gpt2") or characters ("gemma4",
+ * and some pre-tokenisers), RWKV's longest match ("rwkv"), WordPiece ("bert"). Built from a GGUF's tokenizer.ggml.* keys, or from raw tables (tests).
  * Thread-safe after creation. */
 #ifndef FD_MODEL_TOKENIZER_TOKENIZER_H
 #define FD_MODEL_TOKENIZER_TOKENIZER_H
@@ -16,13 +16,13 @@ typedef enum fd_token_type { /* ids as in tokenizer.ggml.token_type */
 } fd_token_type;
 
 typedef struct fd_vocab { /* everything borrowed during creation only */
-    const char *model;    /* "llama", "gpt2", "rwkv" or "bert" */
-    const char *pre;      /* "gpt-2", "llama-bpe", "qwen2", … as in tokenizer_pre.c; NULL for llama */
+    const char *model;    /* "llama", "gpt2", "gemma4", "rwkv" or "bert" */
+    const char *pre;      /* "gpt-2", "llama-bpe", "qwen2", … as in pre_table.c; gpt2 alone reads it */
     int32_t n_token;
     const fd_string *tokens; /* [n_token] as in the file */
     const float *scores;     /* [n_token] or NULL */
     const int32_t *types;    /* [n_token] fd_token_type, or NULL: all normal */
-    const fd_string *merges; /* [n_merge] "left right", best first (gpt2 only) */
+    const fd_string *merges; /* [n_merge] "left right", best first (gpt2, gemma4) */
     int64_t n_merge;
     int32_t bos, eos, unk; /* -1 when the file has none */
     bool add_bos, add_eos;

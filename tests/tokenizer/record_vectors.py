@@ -6,6 +6,7 @@
 
 made/NAME.gguf is the vocabulary, NAME.inp and NAME.out the texts and their ids as llama.cpp's own vectors have them."""
 
+import collections
 import pathlib
 import sys
 
@@ -22,6 +23,12 @@ TEXTS = [
 
 
 RUNS = TEXTS + [f"a{' ' * n}b{' ' * n}\t" for n in (3, 4, 5, 7, 9, 15, 33, 67, 140, 300, 520, 1100)] + ["\n  \n      x", "end" + " " * 21]
+
+
+NUMBERS = TEXTS + [f"a{'7' * n} {'8' * n}.5{chr(10) * n}-{'9' * n}x" for n in range(1, 10)] + [
+    "1" * 50, "  12   3456", "\t\t123 \t4567", "\n 1\n  23", "١٢٣٤٥ ๑๒๓๔ ไทย๑๒ ２０２４年", "½1234 12½345 Ⅷ", "1,234,567.89", "v1.2.3-rc4567", "ລາວ မြန်မာ ꧠ 가나다 ｱｲｳ ⼀", "\n" * 40 + "x", "line\n\n\n  two \n",
+    "▁ <0x0A> ▁▁", "<|turn>user\nhi<turn|>", "a <|\"|> b </s>c",
+]  # fmt: skip
 
 
 def rwkv(writer):
@@ -52,35 +59,62 @@ def bert(writer):
     writer.add_sep_token_id(102)
 
 
-def bpe(pre, texts=TEXTS):
-    """Bytes, and the commonest pairs of the texts, which cross words: where a pre-tokeniser cuts shows in the ids."""
-    letters = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
-    names = {b: chr(b) for b in letters} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in letters)}
-    rows = [[names[b] for b in text.encode()] for text in texts]
-    tokens, merges = [names[b] for b in range(256)], []
-    while len(merges) < 300:
-        pairs = [pair for row in rows for pair in zip(row, row[1:])]
-        a, b = max(sorted(set(pairs)), key=pairs.count)
-        merges.append(f"{a} {b}")
-        tokens.append(a + b)
+def commonest_pairs(rows, n):
+    """Joins the commonest pair of symbols, n times; what was joined."""
+    joined = []
+    while len(joined) < n:
+        pairs = collections.Counter(pair for row in rows for pair in zip(row, row[1:]))
+        a, b = max(sorted(pairs), key=pairs.get)
+        joined.append((a, b))
         for row in rows:
             at = 0
             while at + 1 < len(row):
                 if row[at] == a and row[at + 1] == b:
                     row[at : at + 2] = [a + b]
                 at += 1
+    return joined
+
+
+def gemma4(writer):
+    """Characters that are common, all bytes, the commonest pairs of the texts, spaces and newlines too; runs of newlines, one without merges."""
+    marked = [text.replace(" ", "▁") for text in NUMBERS]
+    counts = collections.Counter("".join(marked))
+    letters = sorted(c for c in counts if counts[c] > 2)
+    special = ["<unk>", "<bos>", "<eos>", "<|turn>", "<turn|>", "<|tool_response>"]
+    pairs = commonest_pairs([[c for c in text if c in letters] for text in marked], 300)
+    tokens = special + [f"<0x{i:02X}>" for i in range(256)] + letters + ['<|"|>', "</s>"] + [a + b for a, b in pairs] + ["\n" * n for n in (5, 6, 7)]
+    tokens = list(dict.fromkeys(tokens))
+    types = {t: gguf.TokenType.CONTROL for t in special} | {t: gguf.TokenType.BYTE for t in tokens[6:262]} | {t: gguf.TokenType.USER_DEFINED for t in ('<|"|>', "<|tool_response>", "</s>")}
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_list(tokens)
+    writer.add_token_types([types.get(t, gguf.TokenType.NORMAL) for t in tokens])
+    writer.add_token_merges([f"{a} {b}" for a, b in pairs])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)  # is overruled
+
+
+def bpe(pre, texts=TEXTS):
+    """Bytes, and the commonest pairs of the texts, which cross words: where a pre-tokeniser cuts shows in the ids."""
+    letters = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+    names = {b: chr(b) for b in letters} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in letters)}
+    rows = [[names[b] for b in text.encode()] for text in texts]
+    pairs = commonest_pairs(rows, 300)
+    tokens = [names[b] for b in range(256)] + [a + b for a, b in pairs]
 
     def fill(writer):
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre(pre)
         writer.add_token_list(tokens)
         writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
-        writer.add_token_merges(merges)
+        writer.add_token_merges([f"{a} {b}" for a, b in pairs])
 
-    return fill
+    return fill, texts
 
 
-KINDS = {"rwkv": rwkv, "bert": bert, "qwen35": bpe("qwen35"), "exaone-moe": bpe("exaone-moe"), "jais-2": bpe("jais-2", RUNS)}
+KINDS = {"rwkv": (rwkv, TEXTS), "bert": (bert, TEXTS), "gemma4": (gemma4, NUMBERS)} | {
+    pre: bpe(pre, texts) for pre, texts in {"qwen35": TEXTS, "exaone-moe": TEXTS, "jais-2": RUNS, "afmoe": NUMBERS, "mellum2": NUMBERS}.items()
+}
 
 
 def make(name, fill):
@@ -95,11 +129,10 @@ def make(name, fill):
     writer.close()
 
 
-def record(name):
+def record(name, texts):
     import llama_cpp
 
     model = llama_cpp.Llama(str(HERE / f"{name}.gguf"), vocab_only=True, verbose=False)
-    texts = RUNS if name == "jais-2" else TEXTS
     lines = [" ".join(map(str, model.tokenize(text.encode(), add_bos=False, special=False))) for text in texts]
     (HERE / f"{name}.inp").write_text("".join(text + SEPARATOR for text in texts), newline="")
     (HERE / f"{name}.out").write_text("".join(line + "\n" for line in lines))
@@ -108,8 +141,9 @@ def record(name):
 def main():
     HERE.mkdir(exist_ok=True)
     for name in sys.argv[1:] or KINDS:
-        make(name, KINDS[name])
-        record(name)
+        fill, texts = KINDS[name]
+        make(name, fill)
+        record(name, texts)
 
 
 if __name__ == "__main__":

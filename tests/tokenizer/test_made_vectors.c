@@ -7,7 +7,7 @@
 
 #define HERE FD_SOURCE_DIR "/tests/tokenizer/made/"
 
-static const char *const names[] = {"rwkv", "bert", "qwen35", "exaone-moe", "jais-2"};
+static const char *const names[] = {"rwkv", "bert", "qwen35", "exaone-moe", "jais-2", "gemma4", "afmoe", "mellum2"};
 enum { N_NAME = sizeof names / sizeof *names, AT_LEAST = 30 };
 
 static vectors vectors_of(const char *name) {
@@ -101,4 +101,11 @@ Test(made_vectors, wordpiece_adds_its_marks_and_folds_letters) {
     cr_expect(memcmp(text, " hello", 6) == 0);
     free(hello);
     fd_tokenizer_free(tokenizer);
+}
+
+/* The made file says add_bos_token = false, as Gemma 4's first files did. */
+Test(made_vectors, gemma4_always_begins_with_bos) {
+    expect_ids("gemma4", true, "", 1, (const int32_t[]){1});
+    expect_ids("gemma4", true, "<|turn><turn|>", 3, (const int32_t[]){1, 3, 4});
+    expect_ids("gemma4", false, "<|turn>", 1, (const int32_t[]){3});
 }

@@ -82,6 +82,25 @@ static const split_case CASES[] = {
     {"default", "a1234!", "a|123|4|!"},
     {"default", " 1234", " |123|4"},
     {"falcon", "x == 1234", "x| |==| |123|4"},
+    {"mellum2", "I'm x12", "I|'m| x|1|2"},
+    {"minicpm5", "x12345 I'M", "x|123|45| I|'M"},
+    {"ufakzeka", "Ankara'da 12", "Ankara|'da| |1|2"},
+    /* numbers in threes from the right; a number of another sort of digit in between starts anew */
+    {"afmoe", "1234567 12 123", "1|234|567| |12| |123"},
+    {"afmoe", "ab1234.5678", "ab|1|234|.|5|678"},
+    {"afmoe", "  123  45", " | |123| | |45"}, /* with the number behind them, two spaces are cut as before a word */
+    {"afmoe", "a  \n12", "a|  \n|12"},
+    {"afmoe", "\xE4\xBD\xA0\xE5\xA5\xBD!x _y", "\xE4\xBD\xA0\xE5\xA5\xBD|!x| _|y"},
+    {"afmoe", "\xE0\xB9\x84\xE0\xB9\x91\xE0\xB9\x92\xE0\xB9\x93\xE0\xB9\x94", /* a Thai vowel and 1234 */
+     "\xE0\xB9\x84|\xE0\xB9\x91|\xE0\xB9\x92\xE0\xB9\x93\xE0\xB9\x94"},
+    {"superbpe", "of the 1234567 12 a", "of the |1|234|567| |12| a"},
+    {"superbpe", "\xC2\xBD" "1234", "\xC2\xBD" "1|234"},
+    {"tiny_aya", "1234 a1234", "1|234| a|1|234"},
+    {"tiny_aya", "1234x 12345_", "123|4|x| |123|45|_"}, /* within a word: not from the right */
+    {"tiny_aya", "CamelCase don't", "Camel|Case| don't"},
+    {"youtu", "CamelCase 12", "Camel|Case| |1|2"},
+    {"youtu", "\xE4\xBD\xA0\xEF\xBC\x8C\xED\x95\x9C" "a", "\xE4\xBD\xA0|\xEF\xBC\x8C|\xED\x95\x9C|a"},
+    {"gemma4", "a b\n\nc\r", "a b|\n\n|c\r"},
 };
 /* clang-format on */
 
@@ -114,7 +133,8 @@ Test(pretokenizer, cuts_where_the_model_was_trained_to) {
 /* The property every other part relies on: pieces are not empty and together are the text, whatever the bytes. */
 Test(pretokenizer, pieces_cover_any_bytes_once) {
     static const char *const NAMES[] = {"gpt-2",       "llama-bpe", "qwen2",   "deepseek-coder", "deepseek-llm",
-                                        "deepseek-v3", "smollm",    "default", "falcon"};
+                                        "deepseek-v3", "smollm",    "default", "falcon",         "afmoe",
+                                        "superbpe",    "tiny_aya",  "gemma4"};
     static const char ALPHABET[] = "aZ09 \t\n\r'!$.\xC3\xA9\xE4\xBD\xA0\xF0\x9F\x98\x81\xFF\xED\xA0\x85";
     uint64_t state = 7;
     for (size_t k = 0; k < sizeof NAMES / sizeof NAMES[0]; k++) {
@@ -135,6 +155,28 @@ Test(pretokenizer, pieces_cover_any_bytes_once) {
         }
         fd_pre_free(pre);
     }
+}
+
+/* In the square of the length each of these would take minutes. */
+Test(pretokenizer, long_numbers_and_texts_without_one_take_linear_time) {
+    static const char *const NAMES[] = {"afmoe", "superbpe", "tiny_aya"};
+    enum { N = 600001 };
+    char *text = malloc(N);
+    cr_assert(text != NULL);
+    for (size_t k = 0; k < sizeof NAMES / sizeof NAMES[0]; k++)
+        for (int digits = 0; digits < 2; digits++) {
+            fd_pre *pre;
+            fd_error err = {0};
+            size_t *ends, n;
+            memset(text, digits ? '1' : ' ', N);
+            cr_assert(fd_pre_new(NAMES[k], &pre, &err) == FD_OK, "%s", err.message);
+            cr_assert(fd_pre_split(pre, text, N, &ends, &n, &err) == FD_OK, "%s", err.message);
+            cr_expect(eq(sz, n, digits ? N / 3 + 1 : 1));
+            cr_expect(eq(sz, ends[0], digits ? 1 : N));
+            free(ends);
+            fd_pre_free(pre);
+        }
+    free(text);
 }
 
 Test(pretokenizer, unknown_names_are_refused_with_the_known_ones) {

@@ -201,7 +201,7 @@ static int32_t by_definition(const fd_sampler_options *o, const float *logits, i
 
 Test(sampler, equals_its_definition_by_a_full_sort) {
     static const fd_sampler_options options[] = {
-        OPTIONS(0, 1, 0, 0),    OPTIONS(0, 1, 0, 1),          OPTIONS(40, 1, 0, 0.8f),  OPTIONS(0, 0.9f, 0, 1),
+        OPTIONS(0, 1, 0, 0),    OPTIONS(0, 1, 0, 1),          OPTIONS(40, 1, 0, 0.8f), OPTIONS(0, 0.9f, 0, 1),
         OPTIONS(7, 0.5f, 0, 2), OPTIONS(40, 0.95f, 0.05f, 1), OPTIONS(0, 1, 0.02f, 5), OPTIONS(4999, 0.999f, 0, 1),
     };
     enum { VOCAB = 5000 };

@@ -1,7 +1,7 @@
 #!/bin/bash -eu
 # Builds the fuzz targets into $OUT, each with its seeds and the libraries that the machine that runs them does not have. OSS-Fuzz sets CC,
 # CFLAGS, LIB_FUZZING_ENGINE, SRC, WORK and OUT; tests/fuzz/oss-fuzz/try sets them as it does.
-formats="gguf h5 npy npz safetensors pickle map verdict prompts"
+formats="gguf h5 npy npz safetensors pickle map verdict prompts tokenizer"
 build=$WORK/firstdiff
 targets="fuzz_make_corpus fuzz_make_h5_corpus fuzz_make_import_corpus"
 for format in $formats; do targets+=" fuzz_$format"; done
