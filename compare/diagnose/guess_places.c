@@ -40,13 +40,13 @@ static bool columns_that_depart(const judged_rows *j, int32_t *first, int32_t *e
     return *end > 0;
 }
 
-/* Column `column` of the candidate is column `of` of `rows` (`width` wide), and not all zeros. */
+/* Column `column` of the candidate is column `of` of `rows` (`width` wide), and not all zeros, which any small values are near to. */
 static bool is_column(const judged_rows *j, int64_t column, const float *rows, int64_t width, int64_t of) {
     bool any = false;
     for (int32_t r = j->first; r < j->n; r++) {
         const float x = rows[r * width + of];
         if (!is(j, r * j->width + column, x)) return false;
-        any |= x > 0 || x < 0;
+        any |= j->r->output[r * j->width + column] > 0 || j->r->output[r * j->width + column] < 0;
     }
     return any;
 }

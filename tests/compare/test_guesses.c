@@ -144,6 +144,24 @@ Test(guesses, a_bug_beside_int8_blocks_is_named_because_replay_repeats_the_block
     close_model(&b);
 }
 
+static void without_the_last_64(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    for (int32_t r = 0; r < args->n_pos; r++) memset((float *)args->out + (r + 1) * width - 64, 0, 64 * sizeof(float));
+}
+static void drop_the_last_64(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    node->override = without_the_last_64;
+}
+
+/* Tensors of small values are within such bounds of zeros. */
+Test(guesses, zeros_are_no_other_tensors_small_values) {
+    const guessed padded = {"logits", drop_the_last_64, "zeros", "1984…2047 are zero"};
+    bench b = open_bench(models[0], (recording){0});
+    expect_guess(&b, &padded, all, "hf-bf16", false);
+    close_model(&b);
+}
+
 static void halved(const fd_op_args *args) {
     int64_t n = args->n_pos * fd_node_width(args->node);
     run_clean(args);
