@@ -86,13 +86,15 @@ static int candidates(double x, double right, double to[MOST_SIMPLE], int *n_rou
 #define AS_WELL       1.1
 #define AS_WELL_ROUND 1.25
 #define NEXT_TO_NONE  1e-3 /* bounds */
+#define LEAST_PULL    0x1p-14
 #define NEAR          0.05
 #define NEAR_ROUND    0.15
 
 static bool does_as_well(const fd_trial *t, double value, double best, double distance, double least, bool is_round) {
     const fd_numerics_class *c = t->all.request->numerics;
     const double u = c ? fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), c->u_op) : 0;
-    const bool pulled = fabs(value - best) <= u * fabs(best) && distance <= 1 + least; /* by what the class rounds */
+    /* by what the class rounds, angles of RoPE in binary32 among it */
+    const bool pulled = fabs(value - best) <= fmax(u, LEAST_PULL) * fabs(best) && distance <= 1 + least;
     return pulled || distance <= (is_round ? AS_WELL_ROUND : AS_WELL) * least + NEXT_TO_NONE;
 }
 
