@@ -45,12 +45,11 @@
     "(?<!\\d)\\d{1,3}(?=(?:\\d{3})*+(?![\\p{L}\\p{M}\\p{N}\\p{Pc}]))|\\G(?<=\\d)\\d{3}"
 #define SUPERBPE_THREES "\\G(?<=\\d)\\d{3}|\\d{3}(?=(?:\\d{3})*+(?!\\d))"
 #define AFMOE_THREES "\\P{N}*+(?:(?<!\\p{N})\\p{N}{1,2}(?=(?:\\p{N}{3})*+(?!\\p{N}))|\\p{N}{3}|\\z)"
-/* afmoe: scripts that put no spaces between words. Its range from U+8C48 is llama.cpp's; it holds the compatibility
- * ideographs from U+F900 on. */
+/* afmoe: scripts that put no spaces between words. That all from U+4E00 to U+FAFF counts as such is llama.cpp's: its
+ * range of compatibility ideographs begins with U+8C48, to which U+F900 is normalised. */
 #define UNSPACED                                                                                                       \
-    "[\\x{4E00}-\\x{9FFF}\\x{3400}-\\x{4DBF}\\x{8C48}-\\x{FAFF}\\x{3040}-\\x{30FF}\\x{FF65}-\\x{FF9F}"                     \
-    "\\x{2F00}-\\x{2FDF}\\x{E40}-\\x{EFF}\\x{1780}-\\x{17FF}\\x{1000}-\\x{109F}\\x{AA60}-\\x{AA7F}"                         \
-    "\\x{A9E0}-\\x{A9FF}\\x{1100}-\\x{11FF}]+"
+    "[\\x{4E00}-\\x{FAFF}\\x{3400}-\\x{4DBF}\\x{3040}-\\x{30FF}\\x{FF65}-\\x{FF9F}\\x{2F00}-\\x{2FDF}"                     \
+    "\\x{E40}-\\x{EFF}\\x{1780}-\\x{17FF}\\x{1000}-\\x{109F}\\x{1100}-\\x{11FF}]+"
 #define YOUTU_SCRIPTS                                                                                                  \
     "[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|[\\x{FF01}\\x{2026}\\x{201C}\\x{201D}\\x{2018}\\x{2019}\\x{2014}"         \
     "\\x{FF1A}\\x{FF1B}\\x{FF0C}\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+|[\\x{3105}-\\x{312F}]+"                           \
