@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "dumpers/store/reader.h"
 
 fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
@@ -85,8 +86,23 @@ bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_
     return true;
 }
 
-bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out) {
-    return fd_h5_bytes_read(&trace->bytes, address, n, out);
+void fd_trace_view_close(fd_trace_view *view) {
+    fd_file_unmap(view->data, view->n);
+    *view = (fd_trace_view){0};
+}
+
+const void *fd_trace_view_at(const fd_trace *trace, fd_trace_view *view, uint64_t address, size_t n) {
+    enum { ALIGN = 64 << 10 }; /* of pages of any size */
+    uint64_t size = trace->bytes.size, at = address / ALIGN * ALIGN;
+    if (n > FD_TRACE_VIEW || address > size || n > size - address) return NULL;
+    if (view->data && address >= view->at && address + n <= view->at + view->n)
+        return view->data + (address - view->at);
+    fd_trace_view_close(view);
+    size_t most = size - at < FD_TRACE_VIEW + ALIGN ? (size_t)(size - at) : FD_TRACE_VIEW + ALIGN;
+    const char *data = fd_file_map_part(trace->bytes.fd, trace->path, at, most);
+    if (!data) return NULL;
+    *view = (fd_trace_view){data, at, most};
+    return data + (address - at);
 }
 
 bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b) {
