@@ -129,15 +129,16 @@ static bool same_bytes(const scan *s, const item *it, looking *look) {
     return true;
 }
 
-static result compare_row(const scan *s, const fd_node_pair *np, int32_t pos, char *mine, char *theirs) {
+static result compare_row(const scan *s, const fd_node_pair *np, int32_t pos, looking *look) {
+    char *mine = look->blocks, *theirs = look->blocks + BLOCK;
     const fd_trace *ref = s->traces->ref, *cand = s->traces->cand;
     const fd_trace_node *a = fd_trace_node_at(ref, np->ref), *b = fd_trace_node_at(cand, np->cand);
     int64_t n = fd_trace_elements(a, pos), most = BLOCK / (int64_t)(width(a) > width(b) ? width(a) : width(b));
     for (int64_t at = 0; at < n; at += most) {
         int64_t m = n - at < most ? n - at : most;
         fd_tensor_diff diff;
-        if (!fd_trace_read_placed(ref, np->ref, pos, at, m, mine) ||
-            !fd_trace_read_placed(cand, np->cand, pos, at, m, theirs))
+        if (!fd_trace_read_placed(ref, &look->ref, np->ref, pos, at, m, mine) ||
+            !fd_trace_read_placed(cand, &look->cand, np->cand, pos, at, m, theirs))
             return ASK;
         fd_diff_tensors((fd_tensor_view){mine, a->dtype}, (fd_tensor_view){theirs, b->dtype}, m,
                         fd_coarser(a->dtype, b->dtype), &diff);
@@ -151,7 +152,7 @@ static void compare_item(scan *s, const item *it, looking *look) {
     if (it->pos > atomic_load(&s->first[it->pair])) return; /* stays ASK, which nothing after a difference needs */
     bool same = it->same_chunks && same_bytes(s, it, look);
     for (int32_t pos = it->pos; pos < it->pos + it->n_pos; pos++) {
-        result r = same ? SAME : compare_row(s, &s->pairs[it->pair], pos, look->blocks, look->blocks + BLOCK);
+        result r = same ? SAME : compare_row(s, &s->pairs[it->pair], pos, look);
         *result_of(s, it->pair, pos) = (uint8_t)r;
         if (r != DIFFERS) continue;
         int32_t first = atomic_load(&s->first[it->pair]);

@@ -146,7 +146,15 @@ static bool locate(const fd_trace *trace, int32_t node, int32_t pos, int64_t e, 
     return (*in)->address != FD_H5_NOWHERE;
 }
 
-bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out) {
+/* Elements lie in many short runs where rows are cut along keys: a call for each would cost more than its copy. */
+static bool copy_bytes(const fd_trace *trace, fd_trace_view *view, uint64_t address, size_t n, void *out) {
+    const void *there = fd_trace_view_at(trace, view, address, n);
+    if (there) memcpy(out, there, n);
+    return there || fd_h5_bytes_read(&trace->bytes, address, n, out);
+}
+
+bool fd_trace_read_placed(const fd_trace *trace, fd_trace_view *view, int32_t node, int32_t pos, int64_t first,
+                          int64_t n, void *out) {
     const fd_trace_set *set = &trace->sets[node];
     const fd_h5_chunk *in, *next_in, *open = NULL; /* open: the chunk that `piece` is */
     bool filtered = set->layout.filters.any, ok = true;
@@ -168,7 +176,10 @@ bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int6
             piece = fd_h5_inflated_begin(trace->inflated, &set->layout, set->shape.rank, *in, &from);
             open = in;
         }
-        ok = (!filtered || piece) && fd_h5_bytes_read(&from, address, (size_t)run * size, to);
+        if (filtered)
+            ok = piece && fd_h5_bytes_read(&from, address, (size_t)run * size, to);
+        else
+            ok = copy_bytes(trace, view, address, (size_t)run * size, to);
         to += (size_t)run * size;
         first += run;
         n -= run;
@@ -224,7 +235,7 @@ fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int
         fd_trace_forget_places(trace);
         fd_trace_place(trace, node);
     }
-    if (fd_trace_read_placed(trace, node, pos, first, n, out)) return FD_OK;
+    if (fd_trace_read_placed(trace, trace->view, node, pos, first, n, out)) return FD_OK;
     if (read_by_library(trace, node, pos, first, n, out)) return FD_OK;
     return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read",
                              trace->path, trace->nodes[node].name, pos);
