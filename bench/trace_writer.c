@@ -1,13 +1,13 @@
 /* trace_writer ROUNDS [only=WORD] [FOLDER …]: what a trace costs the run that is traced, without a model.
  *
- * For each folder (a memory file system, a disk), level and shape of step, or those whose names contain the word: n_layer times n_tensor tensors of one row
- * size are shown to the writer, as an executor shows them.
+ * For each folder (a memory file system, a disk), level and shape of step, or the shapes whose names contain the word:
+ * n_layer times n_tensor tensors are shown to the writer, as an executor shows them.
  *   call     microseconds a tensor in the thread that calls: what the run waits for
  *   whole    microseconds a tensor from the first step to the end of fd_trace_finish: what the machine can keep up with
  *   tensors/s, MB/s  of the whole
  *   token    milliseconds a position of the model, in the thread that calls
  * Those of a llama come with their fingerprints, as a GPU hands them over: nothing is left but to write them. `plain`: as
- * many bytes by write(2), a MiB at a time, which no trace can be faster than in one thread.
+ * many bytes by write(2), a MiB at a time from the cache, which no trace can be faster than in one thread.
  * Medians; the cases take turns. */
 #include <fcntl.h>
 #include <math.h>
