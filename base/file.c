@@ -77,6 +77,13 @@ fd_code fd_file_map(const char *path, const char *expected, const void **data, s
     return FD_OK;
 }
 
+const void *fd_file_map_part(int fd, const char *path, uint64_t at, size_t size) {
+    void *mapped = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, (off_t)at);
+    if (mapped == MAP_FAILED) return NULL;
+    remember(path, mapped, size);
+    return mapped;
+}
+
 void fd_file_unmap(const void *data, size_t size) {
     if (!data) return;
     for (size_t i = 0; i < sizeof mappings / sizeof *mappings; i++) {

@@ -16,6 +16,8 @@ fd_code fd_file_open(const char *path, const char *expected, int *fd, uint64_t *
  * read: fd_file_mapped_at then knows its name. */
 fd_code fd_file_map(const char *path, const char *expected, const void **data, size_t *size, fd_error *err);
 void fd_file_unmap(const void *data, size_t size);
+/* Bytes [at, at + size) of an open file likewise, all of which it has; `at` begins a page. NULL: they cannot be mapped. */
+const void *fd_file_map_part(int fd, const char *path, uint64_t at, size_t size);
 /* The path of the file that is mapped around this address; NULL: none that is known. For a signal's handler. */
 const char *fd_file_mapped_at(const void *address);
 

@@ -2,7 +2,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/clones.h"
 #include "numerics/contract.h"
 
 typedef struct shape {
@@ -84,6 +86,13 @@ void fd_rule_softmax(const fd_op_args *args, fd_attention_rule r) {
     }
 }
 
+enum { MIXED = 64 }; /* elements of a head that are mixed side by side */
+
+FD_FOR_EACH_CPU
+static void add_value(float p, const float *v, int32_t n, float *acc) {
+    for (int32_t d = 0; d < n; d++) acc[d] = fmaf(p, v[d], acc[d]);
+}
+
 /* Positions in blocks of 64, as the contract sums them. */
 void fd_rule_mix(const fd_op_args *args, fd_attention_rule r) {
     shape s = {args->node->shape[0], fd_fault_input(args, 1)->shape[0], args->node->shape[1], args->n_kv};
@@ -92,16 +101,17 @@ void fd_rule_mix(const fd_op_args *args, fd_attention_rule r) {
         const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         const float *v = (const float *)args->in[1] + (int64_t)kv_head(s, r, i % s.n_head) * s.head_dim;
         int32_t own = args->pos0 + i / s.n_head, n = visible(s, r, own), there = written(args, r, i / s.n_head);
-        for (int32_t d = 0; d < s.head_dim; d++) {
-            float total = 0.0f, acc = 0.0f;
+        for (int32_t first = 0; first < s.head_dim; first += MIXED) {
+            static const float zeros[MIXED];
+            float acc[MIXED] = {0}, *total = (float *)args->out + (int64_t)i * s.head_dim + first;
+            int32_t n_d = s.head_dim - first < MIXED ? s.head_dim - first : MIXED;
+            memset(total, 0, (size_t)n_d * sizeof *total);
             for (int32_t t = 0; t < n; t++) {
-                acc = fmaf(p[t], t < there ? v[source(r, t, own) * stride + d] : 0.0f, acc);
-                if (t % 64 == 63 || t == n - 1) {
-                    total = total + acc;
-                    acc = 0.0f;
-                }
+                add_value(p[t], t < there ? v + source(r, t, own) * stride + first : zeros, n_d, acc);
+                if (t % 64 != 63 && t != n - 1) continue;
+                for (int32_t d = 0; d < n_d; d++) total[d] = total[d] + acc[d];
+                memset(acc, 0, sizeof acc);
             }
-            ((float *)args->out)[(int64_t)i * s.head_dim + d] = total;
         }
     }
 }

@@ -1,9 +1,42 @@
 /* ATTN_SCORES, ATTN_SOFTMAX, ATTN_MIX. Padding past a row's own position keeps τ = 0: it is -inf and 0 on both
  * sides. */
+#include "base/clones.h"
 #include "compare/bounds/internal.h"
 
 static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
     return head / (n_head / n_head_kv);
+}
+
+enum { KEYS = 4, COLUMNS = 64 }; /* looked at side by side: sums keep their order, and do not wait for each other */
+
+typedef struct key_sums {
+    double dot[KEYS], sum[KEYS], square[KEYS];
+} key_sums;
+
+/* Of q with each key, and of their errors; own2: what an engine's own roundings of a product add to its square. */
+FD_FOR_EACH_CPU
+static void add_keys(const double *q, const double *e_q, const double *const k[KEYS], const double *const e_k[KEYS],
+                     int32_t d, double own2, key_sums *out) {
+    key_sums s = {{0}, {0}, {0}};
+    for (int32_t i = 0; i < d; i++)
+        for (int j = 0; j < KEYS; j++) {
+            double product = q[i] * k[j][i], a = k[j][i] * e_q[i], b = q[i] * e_k[j][i], both = e_q[i] * e_k[j][i];
+            s.dot[j] += product;
+            s.sum[j] += fabs(product);
+            s.square[j] += a * a + b * b + both * both + own2 * product * product;
+        }
+    *out = s;
+}
+
+/* Of one position's n elements of V with its weight p; own2 likewise, times p². */
+FD_FOR_EACH_CPU
+static void add_value(double p, double e_p, double own2, const double *v, const double *e_v, int32_t n, double *sum,
+                      double *square) {
+    for (int32_t i = 0; i < n; i++) {
+        double a = v[i] * e_p, b = p * e_v[i], both = e_p * e_v[i];
+        sum[i] += fabs(p * v[i]);
+        square[i] += a * a + b * b + both * both + own2 * v[i] * v[i];
+    }
 }
 
 /* The dot's bound times the scale. An engine may scale q first and round it: u_op of every product. Then the
@@ -22,20 +55,23 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
     for (int64_t item = 0; item < (int64_t)op->n_pos * n_head; item++) {
         int64_t own = op->pos0 + item / n_head, kv_head = kv_head_of(item % n_head, n_head, n_head_kv);
         const double *q = work->in[0] + item * d, *e_q = work->e[0] + item * d;
-        for (int64_t t = fd_node_first_seen(work->node, (int32_t)own); t <= own; t++) {
-            const double *k = work->in[1] + (t * n_head_kv + kv_head) * d;
-            const double *e_k = work->e[1] + (t * n_head_kv + kv_head) * d;
-            double sum = 0, square = 0, dot = 0, *tau = &work->tau[item * op->n_kv + t];
-            for (int32_t i = 0; i < d; i++) {
-                double product = q[i] * k[i], a = k[i] * e_q[i], b = q[i] * e_k[i], both = e_q[i] * e_k[i];
-                dot += product;
-                sum += fabs(product);
-                square += a * a + b * b + both * both + (c->u_op * c->u_op + typical * typical) * product * product;
+        for (int64_t t = fd_node_first_seen(work->node, (int32_t)own), n; t <= own; t += n) {
+            const double *k[KEYS], *e_k[KEYS];
+            key_sums s;
+            n = own + 1 - t < KEYS ? own + 1 - t : KEYS;
+            for (int64_t j = 0; j < KEYS; j++) {
+                int64_t at = ((j < n ? t + j : own) * n_head_kv + kv_head) * d;
+                k[j] = work->in[1] + at;
+                e_k[j] = work->e[1] + at;
             }
-            *tau = fabs(scale) * (u_chain * sum + lambda * sqrt(square)) +
-                   (c->u_op + u_mean + typical) * fabs(dot * scale) + c->tiny_out;
-            double stored = *tau + c->u_out * fabs(dot * scale); /* between two kernels */
-            if (cap > 0) *tau = fd_bound_capped(dot * scale, cap, stored, c->u_op, c->tiny_out);
+            add_keys(q, e_q, k, e_k, d, c->u_op * c->u_op + typical * typical, &s);
+            for (int64_t j = 0; j < n; j++) {
+                double *tau = &work->tau[item * op->n_kv + t + j], y = s.dot[j] * scale;
+                *tau = fabs(scale) * (u_chain * s.sum[j] + lambda * sqrt(s.square[j])) +
+                       (c->u_op + u_mean + typical) * fabs(y) + c->tiny_out;
+                double stored = *tau + c->u_out * fabs(y); /* between two kernels */
+                if (cap > 0) *tau = fd_bound_capped(y, cap, stored, c->u_op, c->tiny_out);
+            }
         }
     }
 }
@@ -92,16 +128,19 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
         double typical = fd_bound_typical_chain(work, u_sum, n),
                u_chain = c->typical ? 0 : lambda * u_sum * sqrt((double)n);
         double u_mean = c->in_truncates ? 2 * c->u_attn : 0;
-        for (int32_t i = 0; i < d; i++) {
-            double sum = 0, square = 0;
+        for (int32_t first = 0; first < d; first += COLUMNS) {
+            double sum[COLUMNS] = {0}, square[COLUMNS] = {0};
+            int32_t n_i = d - first < COLUMNS ? d - first : COLUMNS;
             for (int64_t t = 0; t < n; t++) {
-                int64_t at = (t * n_head_kv + kv_head) * d + i;
-                double v = work->in[1][at], e_v = work->e[1][at], a = v * e_p[t], b = p[t] * e_v, both = e_p[t] * e_v;
-                sum += fabs(p[t] * v);
-                square += a * a + b * b + both * both + typical * typical * p[t] * p[t] * v * v;
+                int64_t at = (t * n_head_kv + kv_head) * d + first;
+                add_value(p[t], e_p[t], typical * typical * p[t] * p[t], work->in[1] + at, work->e[1] + at, n_i, sum,
+                          square);
             }
-            work->tau[item * d + i] = (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum + lambda * sqrt(square) +
-                                      (u_mean + typical) * fabs(work->y[item * d + i]);
+            for (int32_t i = 0; i < n_i; i++) {
+                int64_t at = item * d + first + i;
+                work->tau[at] = (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum[i] + lambda * sqrt(square[i]) +
+                                (u_mean + typical) * fabs(work->y[at]);
+            }
         }
     }
 }

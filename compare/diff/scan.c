@@ -8,14 +8,12 @@
 
 #include "dumpers/store/place.h"
 
-/* Bytes of a side that a thread reads at once: two of them fit a second-level cache together. */
+/* Bytes of a side that a thread copies at once: two of them fit a second-level cache together. */
 enum { BLOCK = 1 << 17 };
 /* Below this many bytes a side, starting other threads costs more than they save. */
 enum { PARALLEL_BYTES = 1 << 20 };
-/* Bytes of a side that a thread takes from the list at once. */
-enum { SHARE = 1 << 20 };
-/* What may lie between two items that are read together: HDF5 puts 2 KiB of headers there every few small datasets. */
-enum { GAP = 4096 };
+/* Bytes of a side that a thread takes from the list at once: a view's, where they lie beside each other. */
+enum { SHARE = FD_TRACE_VIEW };
 enum { MAX_THREADS = 64 };
 
 typedef enum result {
@@ -105,8 +103,14 @@ static bool plan_pair(scan *s, int32_t at, bool placed) {
 
 /* ---- comparing ---- */
 
-/* True when the rows have the same bytes on both sides, padding included; false when not, or not to be read raw. */
-static bool same_bytes(const scan *s, const item *it, char *mine, char *theirs) {
+/* What a thread looks at. */
+typedef struct looking {
+    fd_trace_view ref, cand;
+    char *blocks; /* two, of elements that are copied */
+} looking;
+
+/* True when the rows have the same bytes on both sides, padding included; false when not, or not to be seen raw. */
+static bool same_bytes(const scan *s, const item *it, looking *look) {
     const fd_node_pair *np = &s->pairs[it->pair];
     const fd_trace *ref = s->traces->ref, *cand = s->traces->cand;
     int64_t columns = fd_trace_columns(ref, np->ref);
@@ -115,25 +119,26 @@ static bool same_bytes(const scan *s, const item *it, char *mine, char *theirs) 
         if (!fd_trace_region_of(ref, np->ref, it->pos, it->n_pos, column, &a) ||
             !fd_trace_region_of(cand, np->cand, it->pos, it->n_pos, column, &b) || a.bytes != b.bytes)
             return false;
-        for (uint64_t at = 0; at < a.bytes; at += BLOCK) {
-            size_t n = a.bytes - at < BLOCK ? (size_t)(a.bytes - at) : BLOCK;
-            if (!fd_trace_read_bytes(ref, a.address + at, n, mine) ||
-                !fd_trace_read_bytes(cand, b.address + at, n, theirs) || memcmp(mine, theirs, n) != 0)
-                return false;
+        for (uint64_t at = 0; at < a.bytes; at += FD_TRACE_VIEW) {
+            size_t n = a.bytes - at < FD_TRACE_VIEW ? (size_t)(a.bytes - at) : FD_TRACE_VIEW;
+            const void *mine = fd_trace_view_at(ref, &look->ref, a.address + at, n),
+                       *theirs = mine ? fd_trace_view_at(cand, &look->cand, b.address + at, n) : NULL;
+            if (!theirs || memcmp(mine, theirs, n) != 0) return false;
         }
     }
     return true;
 }
 
-static result compare_row(const scan *s, const fd_node_pair *np, int32_t pos, char *mine, char *theirs) {
+static result compare_row(const scan *s, const fd_node_pair *np, int32_t pos, looking *look) {
+    char *mine = look->blocks, *theirs = look->blocks + BLOCK;
     const fd_trace *ref = s->traces->ref, *cand = s->traces->cand;
     const fd_trace_node *a = fd_trace_node_at(ref, np->ref), *b = fd_trace_node_at(cand, np->cand);
     int64_t n = fd_trace_elements(a, pos), most = BLOCK / (int64_t)(width(a) > width(b) ? width(a) : width(b));
     for (int64_t at = 0; at < n; at += most) {
         int64_t m = n - at < most ? n - at : most;
         fd_tensor_diff diff;
-        if (!fd_trace_read_placed(ref, np->ref, pos, at, m, mine) ||
-            !fd_trace_read_placed(cand, np->cand, pos, at, m, theirs))
+        if (!fd_trace_read_placed(ref, &look->ref, np->ref, pos, at, m, mine) ||
+            !fd_trace_read_placed(cand, &look->cand, np->cand, pos, at, m, theirs))
             return ASK;
         fd_diff_tensors((fd_tensor_view){mine, a->dtype}, (fd_tensor_view){theirs, b->dtype}, m,
                         fd_coarser(a->dtype, b->dtype), &diff);
@@ -143,9 +148,11 @@ static result compare_row(const scan *s, const fd_node_pair *np, int32_t pos, ch
 }
 
 /* Compares element by element where an item's bytes did not decide, up to the first position that differs. */
-static void compare_rows(scan *s, const item *it, bool same, char *mine, char *theirs) {
+static void compare_item(scan *s, const item *it, looking *look) {
+    if (it->pos > atomic_load(&s->first[it->pair])) return; /* stays ASK, which nothing after a difference needs */
+    bool same = it->same_chunks && same_bytes(s, it, look);
     for (int32_t pos = it->pos; pos < it->pos + it->n_pos; pos++) {
-        result r = same ? SAME : compare_row(s, &s->pairs[it->pair], pos, mine, theirs);
+        result r = same ? SAME : compare_row(s, &s->pairs[it->pair], pos, look);
         *result_of(s, it->pair, pos) = (uint8_t)r;
         if (r != DIFFERS) continue;
         int32_t first = atomic_load(&s->first[it->pair]);
@@ -154,69 +161,10 @@ static void compare_rows(scan *s, const item *it, bool same, char *mine, char *t
     }
 }
 
-/* ---- neighbours, read together ---- */
-
-enum { MOST_TOGETHER = 64 };
-
-typedef struct item_run { /* items that follow one another in both files, nearly */
-    fd_trace_region mine[MOST_TOGETHER], theirs[MOST_TOGETHER];
-    int n;
-} item_run;
-
-/* True when `next` follows in the file closely enough, and the run still fits a block. */
-static bool follows(const fd_trace_region *regions, int n, const fd_trace_region *next) {
-    uint64_t end = regions[n - 1].address + regions[n - 1].bytes;
-    return next->address >= end && next->address - end <= GAP &&
-           next->address + next->bytes - regions[0].address <= BLOCK;
-}
-
-/* The run that begins at item `at` and ends before item `end`; 0 for a single item, which is not a run. */
-static int find_run(const scan *s, int64_t at, int64_t end, item_run *out) {
-    const fd_trace *ref = s->traces->ref, *cand = s->traces->cand;
-    for (out->n = 0; at < end && out->n < MOST_TOGETHER; at++, out->n++) {
-        const item *it = &s->items[at];
-        const fd_node_pair *np = &s->pairs[it->pair];
-        fd_trace_region *a = &out->mine[out->n], *b = &out->theirs[out->n];
-        if (!it->same_chunks || it->bytes > BLOCK / 2 || fd_trace_columns(ref, np->ref) != 1 ||
-            !fd_trace_region_of(ref, np->ref, it->pos, it->n_pos, 0, a) ||
-            !fd_trace_region_of(cand, np->cand, it->pos, it->n_pos, 0, b) || a->bytes != b->bytes || a->bytes > BLOCK ||
-            (out->n > 0 && (!follows(out->mine, out->n, a) || !follows(out->theirs, out->n, b))))
-            break;
-    }
-    return out->n > 1 ? out->n : 0;
-}
-
-static bool read_run(const fd_trace *trace, const fd_trace_region *regions, int n, char *out) {
-    uint64_t first = regions[0].address, end = regions[n - 1].address + regions[n - 1].bytes;
-    return fd_trace_read_bytes(trace, first, (size_t)(end - first), out);
-}
-
-/* Items [at, end) of one thread. */
-static void compare_share(scan *s, int64_t at, int64_t end, char *mine, char *theirs) {
-    item_run together;
-    while (at < end) {
-        int n = find_run(s, at, end, &together);
-        bool same[MOST_TOGETHER] = {false};
-        bool read = n > 0 && read_run(s->traces->ref, together.mine, n, mine) &&
-                    read_run(s->traces->cand, together.theirs, n, theirs);
-        for (int i = 0; read && i < n; i++)
-            same[i] =
-                memcmp(mine + (together.mine[i].address - together.mine[0].address),
-                       theirs + (together.theirs[i].address - together.theirs[0].address), together.mine[i].bytes) == 0;
-        for (int i = 0; i < (n > 0 ? n : 1); i++, at++) {
-            const item *it = &s->items[at];
-            if (it->pos > atomic_load(&s->first[it->pair]))
-                continue; /* stays ASK, which nothing after a difference needs */
-            if (!read) same[i] = it->same_chunks && same_bytes(s, it, mine, theirs);
-            compare_rows(s, it, same[i], mine, theirs);
-        }
-    }
-}
-
 static void *compare_in_thread(void *user) {
     scan *s = user;
-    char *blocks = malloc(2 * (size_t)BLOCK);
-    while (blocks) {
+    looking look = {.blocks = malloc(2 * (size_t)BLOCK)};
+    while (look.blocks) {
         pthread_mutex_lock(&s->lock);
         int64_t at = s->next, bytes = 0;
         while (s->next < s->n_item && (s->next == at || bytes + s->items[s->next].bytes <= SHARE))
@@ -224,9 +172,11 @@ static void *compare_in_thread(void *user) {
         int64_t end = s->next;
         pthread_mutex_unlock(&s->lock);
         if (at == end) break;
-        compare_share(s, at, end, blocks, blocks + BLOCK);
+        for (; at < end; at++) compare_item(s, &s->items[at], &look);
     }
-    free(blocks);
+    fd_trace_view_close(&look.ref);
+    fd_trace_view_close(&look.cand);
+    free(look.blocks);
     return NULL;
 }
 

@@ -1,6 +1,6 @@
 /* The bytes of an HDF5 file, for what is read past the HDF5 library (object.h, index.h): every access is checked
- * against the file's size, and nothing is mapped, so that a file cut short while it is read is an error, no signal.
- * Safe from any number of threads. */
+ * against the file's size, and nothing is mapped but the elements of a complete trace (dumpers/store/place.h), so that a
+ * file cut short while it is read is an error, no signal. Safe from any number of threads. */
 #ifndef FD_DUMPERS_HDF5_BYTES_H
 #define FD_DUMPERS_HDF5_BYTES_H
 

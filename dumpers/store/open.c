@@ -171,8 +171,9 @@ static fd_code open_trace(fd_h5_reader *reader, const char *path, size_t memory,
     trace->memory = memory;
     trace->path = strdup(path);
     trace->places_bytes = calloc(1, sizeof *trace->places_bytes);
-    fd_code code =
-        trace->path && trace->places_bytes ? load(trace, err) : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    trace->view = calloc(1, sizeof *trace->view);
+    bool ok = trace->path && trace->places_bytes && trace->view;
+    fd_code code = ok ? load(trace, err) : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     code = fd_h5_reader_survived(trace->reader, code, err);
     if (code == FD_OK) {
         *err = (fd_error){0};
@@ -213,6 +214,8 @@ void fd_trace_close(fd_trace *trace) {
     if (!trace) return;
     for (int32_t i = 0; trace->sets && i < trace->n_node; i++) fd_trace_set_forget(&trace->sets[i]);
     fd_h5_reader_close(trace->reader);
+    if (trace->view) fd_trace_view_close(trace->view);
+    free(trace->view);
     free(trace->places_bytes);
     free(trace->by_name);
     free(trace->path);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "dumpers/store/reader.h"
 
 fd_placed fd_trace_place(const fd_trace *trace, int32_t node) {
@@ -85,8 +86,23 @@ bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_
     return true;
 }
 
-bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out) {
-    return fd_h5_bytes_read(&trace->bytes, address, n, out);
+void fd_trace_view_close(fd_trace_view *view) {
+    fd_file_unmap(view->data, view->n);
+    *view = (fd_trace_view){0};
+}
+
+const void *fd_trace_view_at(const fd_trace *trace, fd_trace_view *view, uint64_t address, size_t n) {
+    enum { ALIGN = 64 << 10 }; /* of pages of any size */
+    uint64_t size = trace->bytes.size, at = address / ALIGN * ALIGN;
+    if (n > FD_TRACE_VIEW || address > size || n > size - address) return NULL;
+    if (view->data && address >= view->at && address + n <= view->at + view->n)
+        return view->data + (address - view->at);
+    fd_trace_view_close(view);
+    size_t most = size - at < FD_TRACE_VIEW + ALIGN ? (size_t)(size - at) : FD_TRACE_VIEW + ALIGN;
+    const char *data = fd_file_map_part(trace->bytes.fd, trace->path, at, most);
+    if (!data) return NULL;
+    *view = (fd_trace_view){data, at, most};
+    return data + (address - at);
 }
 
 bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b) {
@@ -130,7 +146,15 @@ static bool locate(const fd_trace *trace, int32_t node, int32_t pos, int64_t e, 
     return (*in)->address != FD_H5_NOWHERE;
 }
 
-bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out) {
+/* Elements lie in many short runs where rows are cut along keys: a call for each would cost more than its copy. */
+static bool copy_bytes(const fd_trace *trace, fd_trace_view *view, uint64_t address, size_t n, void *out) {
+    const void *there = fd_trace_view_at(trace, view, address, n);
+    if (there) memcpy(out, there, n);
+    return there || fd_h5_bytes_read(&trace->bytes, address, n, out);
+}
+
+bool fd_trace_read_placed(const fd_trace *trace, fd_trace_view *view, int32_t node, int32_t pos, int64_t first,
+                          int64_t n, void *out) {
     const fd_trace_set *set = &trace->sets[node];
     const fd_h5_chunk *in, *next_in, *open = NULL; /* open: the chunk that `piece` is */
     bool filtered = set->layout.filters.any, ok = true;
@@ -152,7 +176,10 @@ bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int6
             piece = fd_h5_inflated_begin(trace->inflated, &set->layout, set->shape.rank, *in, &from);
             open = in;
         }
-        ok = (!filtered || piece) && fd_h5_bytes_read(&from, address, (size_t)run * size, to);
+        if (filtered)
+            ok = piece && fd_h5_bytes_read(&from, address, (size_t)run * size, to);
+        else
+            ok = copy_bytes(trace, view, address, (size_t)run * size, to);
         to += (size_t)run * size;
         first += run;
         n -= run;
@@ -208,7 +235,7 @@ fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int
         fd_trace_forget_places(trace);
         fd_trace_place(trace, node);
     }
-    if (fd_trace_read_placed(trace, node, pos, first, n, out)) return FD_OK;
+    if (fd_trace_read_placed(trace, trace->view, node, pos, first, n, out)) return FD_OK;
     if (read_by_library(trace, node, pos, first, n, out)) return FD_OK;
     return fd_h5_reader_fail(trace->reader, err, FD_ERR_INPUT, "%s: tensors/%s: position %d cannot be read",
                              trace->path, trace->nodes[node].name, pos);

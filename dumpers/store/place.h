@@ -21,12 +21,27 @@ void fd_trace_forget_places(const fd_trace *trace);
 /* True when the trace should hold the node's elements at this position. */
 bool fd_trace_holds(const fd_trace *trace, int32_t node, int32_t pos);
 
+/* A stretch of the file in memory, which moves to what is asked for. One thread's; zeros at first. Large tensors are
+ * compared in the system's cache in half the time of copying them out of it, and rows cut along keys are many short runs
+ * there. A file that is cut short meanwhile raises SIGBUS (base/file.h). */
+typedef struct fd_trace_view {
+    const char *data;
+    uint64_t at;
+    size_t n;
+} fd_trace_view;
+enum { FD_TRACE_VIEW = 4 << 20 }; /* bytes: far more to look at than mapping costs, little memory for each thread */
+/* Bytes [address, address + n) until the view moves; NULL: n > FD_TRACE_VIEW, the file has not all of them, or they
+ * cannot be mapped. */
+const void *fd_trace_view_at(const fd_trace *trace, fd_trace_view *view, uint64_t address, size_t n);
+void fd_trace_view_close(fd_trace_view *view);
+
 /* Elements [first, first + n) of one position's unpadded tensor, of the type the node says (16-bit ones are not
  * widened, unlike fd_trace_read). Reads placed ones from the file, others through the library. */
 fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out,
                            fd_error *err);
-/* The same for placed nodes alone, from any thread; false: ask fd_trace_read_part. */
-bool fd_trace_read_placed(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out);
+/* The same for placed nodes alone, from any thread that has a view; false: ask fd_trace_read_part. */
+bool fd_trace_read_placed(const fd_trace *trace, fd_trace_view *view, int32_t node, int32_t pos, int64_t first,
+                          int64_t n, void *out);
 
 /* ---- for nodes of same places ---- */
 
@@ -41,8 +56,6 @@ typedef struct fd_trace_region {
  * written. */
 bool fd_trace_region_of(const fd_trace *trace, int32_t node, int32_t pos, int32_t n, int64_t column,
                         fd_trace_region *out);
-bool fd_trace_read_bytes(const fd_trace *trace, uint64_t address, size_t n, void *out);
-
 /* True when two placed nodes without filters are cut alike, so that equal bytes, column by column, are equal tensors. */
 bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b);
 

@@ -6,6 +6,7 @@
 
 #include "dumpers/hdf5/inflated.h"
 #include "dumpers/hdf5/reader.h"
+#include "dumpers/store/place.h"
 #include "dumpers/store/schema.h"
 
 /* A dataset of /tensors and how its elements lie in the file; F16 and BF16 are read as raw 16-bit integers and widened
@@ -41,6 +42,7 @@ struct fd_trace {
     bool plain;               /* complete, and of a form that can be read without the library */
     size_t memory;            /* bytes that tables and lists of chunks may take */
     size_t *places_bytes; /* those that the lists of chunks take; through a pointer, for they change while reading */
+    fd_trace_view *view;  /* of the thread that reads, likewise */
     fd_trace_info info;
     int32_t n_pos, n_step, n_node;
     int32_t *tokens;      /* [n_pos] */
