@@ -1,5 +1,7 @@
 #include "tests/compare/rounding_engine.h"
 
+#include "tests/compare/rounding_ops.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@ uint64_t draw(void) { /* SplitMix64 */
     return z ^ z >> 31;
 }
 
-static double kernel_u(const fd_numerics_class *c) { /* inside a kernel binary32, stored between two kernels */
+double rounding_kernel_u(const fd_numerics_class *c) { /* inside a kernel binary32, stored between two kernels */
     return c->u_op < 0x1p-24 ? c->u_op : 0x1p-24;
 }
 
@@ -27,7 +29,7 @@ double round_to(double x, double u) {
     return x;
 }
 
-static void shuffle(int32_t *order, int32_t n) {
+void rounding_shuffle(int32_t *order, int32_t n) {
     for (int32_t i = 0; i < n; i++) order[i] = i;
     if (draw() % 4 == 0) return; /* the natural order is a likely one */
     for (int32_t i = n - 1; i > 0; i--) {
@@ -38,10 +40,10 @@ static void shuffle(int32_t *order, int32_t n) {
 }
 
 /* Σ a·b in a random order, in one chain or four. */
-static double sum_products(const double *a, const double *b, int32_t n, double u_acc) {
+double rounding_sum_products(const double *a, const double *b, int32_t n, double u_acc) {
     int32_t order[1024], n_chain = draw() % 2 ? 4 : 1;
     double chain[4] = {0};
-    shuffle(order, n);
+    rounding_shuffle(order, n);
     for (int32_t i = 0; i < n; i++) {
         double *acc = &chain[i % n_chain];
         *acc = round_to(*acc + a[order[i]] * b[order[i]], u_acc);
@@ -50,9 +52,9 @@ static double sum_products(const double *a, const double *b, int32_t n, double u
     return chain[0];
 }
 
-static void matmul_inputs(const fd_numerics_class *c, uint32_t dtype, const double *x, double *out, int32_t n) {
+void rounding_matmul_inputs(const fd_numerics_class *c, uint32_t dtype, const double *x, double *out, int32_t n) {
     if (c->q8_activations && fd_dtype_get(dtype)->is_quantised) {
-        float narrow[1024];
+        float narrow[1024] = {0};
         char blocks[2048];
         for (int32_t k = 0; k < n; k++) narrow[k] = (float)x[k];
         fd_quantize_row(FD_Q8_0, narrow, blocks, n);
@@ -64,7 +66,7 @@ static void matmul_inputs(const fd_numerics_class *c, uint32_t dtype, const doub
     for (int32_t k = 0; k < n; k++) out[k] = round_to(x[k], u);
 }
 
-static void run_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
+void rounding_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
     const fd_weight *w = a->weight[0], *bias = a->weight[1];
     int32_t n = (int32_t)w->n_col;
     float row[1024], b[1024] = {0};
@@ -73,11 +75,11 @@ static void run_matmul(const fd_op_args *a, const fd_numerics_class *c, double *
     double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
     if (bias) fd_dequantize_row(bias->dtype, bias->data, b, bias->n_col);
     for (int64_t r = 0; r < a->n_pos; r++) {
-        matmul_inputs(c, w->dtype, (const double *)a->in[0] + r * n, x, n);
+        rounding_matmul_inputs(c, w->dtype, (const double *)a->in[0] + r * n, x, n);
         for (int64_t o = 0; o < w->n_row; o++) {
             fd_dequantize_row(w->dtype, (const char *)w->data + o * fd_dtype_row_bytes(w->dtype, n), row, n);
             for (int32_t k = 0; k < n; k++) wide[k] = round_to((double)row[k], u_w);
-            double y = round_to(sum_products(wide, x, n, u_acc), c->u_out);
+            double y = round_to(rounding_sum_products(wide, x, n, u_acc), c->u_out);
             out[r * w->n_row + o] = bias ? round_to(y + round_to((double)b[o], c->u_out), c->u_out) : y;
         }
     }
@@ -87,10 +89,10 @@ static void run_norm(const fd_op_args *a, const fd_numerics_class *c, double *ou
     int64_t n = a->weight[0]->n_col;
     float w[1024];
     fd_dequantize_row(a->weight[0]->dtype, a->weight[0]->data, w, n);
-    double u_sum = kernel_u(c);
+    double u_sum = rounding_kernel_u(c);
     for (int64_t r = 0; r < a->n_pos; r++) {
         const double *x = (const double *)a->in[0] + r * n;
-        double ss = sum_products(x, x, (int32_t)n, u_sum),
+        double ss = rounding_sum_products(x, x, (int32_t)n, u_sum),
                scale = round_to(1 / sqrt(ss / (double)n + a->node->eps), u_sum);
         for (int64_t i = 0; i < n; i++)
             out[r * n + i] = round_to(round_to(x[i] * scale, c->u_op) * round_to((double)w[i], c->u_out), c->u_out);
@@ -124,7 +126,7 @@ static void run_rope(const fd_op_args *a, const fd_numerics_class *c, double *ou
 /* tanhf is right to an ulp and a half or so in every libm. */
 static double capped(double x, double cap, const fd_numerics_class *c) {
     double v = round_to(x / cap, c->u_op), t = tanh(v);
-    return round_to(round_to(t + t * kernel_u(c) * (draw() % 2 ? 1 : -1), c->u_op) * cap, c->u_out);
+    return round_to(round_to(t + t * rounding_kernel_u(c) * (draw() % 2 ? 1 : -1), c->u_op) * cap, c->u_out);
 }
 
 static void run_scores(const fd_op_args *a, const fd_numerics_class *c, double *out) {
@@ -141,7 +143,8 @@ static void run_scores(const fd_op_args *a, const fd_numerics_class *c, double *
             }
             int32_t own = a->pos0 + (int32_t)(item / n_head);
             bool seen = t <= own && t >= fd_node_first_seen(a->node, own);
-            double s = round_to(round_to(sum_products(x, k, d, c->u_acc), c->u_op) * (double)a->node->scale, c->u_out);
+            double s = round_to(round_to(rounding_sum_products(x, k, d, c->u_acc), c->u_op) * (double)a->node->scale,
+                                c->u_out);
             if (a->node->softcap > 0) s = capped(s, (double)a->node->softcap, c);
             out[item * a->n_kv + t] = seen ? s : -INFINITY;
         }
@@ -152,7 +155,7 @@ static void run_softmax(const fd_op_args *a, const fd_numerics_class *c, double 
     for (int64_t item = 0; item < (int64_t)a->n_pos * n_head; item++) {
         int64_t n = a->pos0 + item / n_head + 1;
         const double *s = (const double *)a->in[0] + item * a->n_kv;
-        double max = -INFINITY, sum = 0, u_sum = kernel_u(c), sink = -INFINITY;
+        double max = -INFINITY, sum = 0, u_sum = rounding_kernel_u(c), sink = -INFINITY;
         if (a->weight[0]) sink = round_to((double)((const float *)a->weight[0]->data)[item % n_head], c->u_out);
         max = sink;
         for (int64_t t = 0; t < n; t++) max = fmax(max, s[t]);
@@ -178,13 +181,13 @@ static void run_mix(const fd_op_args *a, const fd_numerics_class *c, double *out
                     ((const double *)a->in[1])[(t * n_kv_head + item % n_head / (n_head / n_kv_head)) * d + i];
                 v[t] = round_to(round_to(cached, c->u_kv), c->u_attn);
             }
-            out[item * d + i] = round_to(sum_products(p, v, n, fmax(c->u_acc, c->u_mix)), c->u_out);
+            out[item * d + i] = round_to(rounding_sum_products(p, v, n, fmax(c->u_acc, c->u_mix)), c->u_out);
         }
 }
 
 /* The cancelling form; llama.cpp's CPU takes it from a table of f16. */
 static double gelu(double g, const fd_numerics_class *c) {
-    double u = kernel_u(c);
+    double u = rounding_kernel_u(c);
     if (c->q8_activations) g = round_to(g, 0x1p-11);
     double v =
         round_to(0.7978845608028654 * round_to(g + round_to(0.044715 * round_to(g * round_to(g * g, u), u), u), u), u);
@@ -200,205 +203,19 @@ static double clamped(double g, double up, const fd_node *node, const fd_numeric
     return round_to(round_to(g * s, c->u_op) * round_to(up + 1, c->u_op), c->u_out);
 }
 
-static void softmax_of(const double *x, double *out, int64_t n, const fd_numerics_class *c) {
-    double max = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) max = fmax(max, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum = round_to(sum + round_to(exp(round_to(x[i] - max, c->u_op)), c->u_op), kernel_u(c));
-    for (int64_t i = 0; i < n; i++)
-        out[i] = round_to(round_to(exp(round_to(x[i] - max, c->u_op)), c->u_op) / sum, c->u_out);
-}
-
-static void run_top_k(const fd_op_args *a, double *out) {
-    int32_t n = a->graph->nodes[0].shape[0], k = a->node->shape[0];
-    for (int32_t row = 0; row < a->n_pos; row++) {
-        double *id = out + row * k;
-        const double *x = (const double *)a->in[0] + row * n;
-        for (int32_t r = 0; r < k; r++) {
-            id[r] = -1;
-            for (int32_t i = 0; i < n; i++) {
-                bool taken = false;
-                for (int32_t m = 0; m < r; m++) taken = taken || id[m] == i;
-                if (!taken && (id[r] < 0 || x[i] > x[(int32_t)id[r]])) id[r] = i;
-            }
-        }
-    }
-}
-
-static void run_expert_weights(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int32_t n = a->graph->nodes[0].shape[0], k = a->node->shape[0];
-    for (int32_t row = 0; row < a->n_pos; row++) {
-        double chosen[8], *w = out + row * k, sum = 0;
-        for (int32_t r = 0; r < k; r++)
-            chosen[r] = ((const double *)a->in[0])[row * n + (int32_t)((const double *)a->in[1])[row * k + r]];
-        for (int32_t r = 0; r < k; r++) sum = round_to(sum + chosen[r], c->u_op);
-        if (a->node->gating == FD_GATING_SOFTMAX) softmax_of(chosen, w, k, c);
-        for (int32_t r = 0; r < k; r++) {
-            if (a->node->gating == FD_GATING_NORMALISED) w[r] = round_to(chosen[r] / sum, c->u_out);
-            if (a->node->gating == FD_GATING_GATHER) w[r] = chosen[r];
-            w[r] = round_to(w[r] * (double)a->node->scale, c->u_out);
-        }
-    }
-}
-
-static void run_expert_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n = a->weight[0]->n_col, k = a->node->shape[0], n_out = a->node->shape[1];
-    bool own_rows = a->graph->nodes[0].n_dim == 2;
-    for (int64_t item = 0; item < a->n_pos * k; item++) {
-        int64_t expert = (int64_t)((const double *)a->in[1])[item];
-        fd_weight w = *a->weight[0], b = a->weight[1] ? *a->weight[1] : (fd_weight){0};
-        w.n_row = n_out;
-        w.data = (const char *)w.data + expert * n_out * fd_dtype_row_bytes(w.dtype, n);
-        if (a->weight[1]) b.data = (const char *)b.data + expert * fd_dtype_row_bytes(b.dtype, n_out);
-        fd_op_args one = *a;
-        one.n_pos = 1;
-        one.weight[0] = &w;
-        one.weight[1] = a->weight[1] ? &b : NULL;
-        one.in[0] = (const double *)a->in[0] + (own_rows ? item : item / k) * n;
-        run_matmul(&one, c, out + item * n_out);
-    }
-}
-
-static void run_head_matmul(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n = a->weight[0]->n_col, n_head = a->node->shape[0], n_out = a->node->shape[1];
-    for (int64_t item = 0; item < a->n_pos * n_head; item++) {
-        fd_weight w = *a->weight[0];
-        w.n_row = n_out;
-        w.data = (const char *)w.data + item % n_head * n_out * fd_dtype_row_bytes(w.dtype, n);
-        fd_op_args one = *a;
-        one.n_pos = 1;
-        one.weight[0] = &w;
-        one.in[0] = (const double *)a->in[0] + item * n;
-        run_matmul(&one, c, out + item * n_out);
-    }
-}
-
-static void run_expert_sum(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n = a->node->shape[0], k = a->graph->nodes[1].shape[0];
-    for (int64_t i = 0; i < a->n_pos * n; i++) {
-        int64_t row = i / n;
-        double sum = 0;
-        for (int64_t r = 0; r < k; r++) {
-            double x = ((const double *)a->in[0])[(row * k + r) * n + i % n],
-                   w = ((const double *)a->in[1])[row * k + r];
-            sum = round_to(sum + round_to(w * x, c->u_op), c->u_op);
-        }
-        out[i] = round_to(sum, c->u_out);
-    }
-}
-
-static void run_conv(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_weight *w = a->weight[0];
-    int64_t n = w->n_row, n_tap = w->n_col;
-    for (int64_t i = 0; i < a->n_pos * n; i++) {
-        double sum = 0;
-        for (int64_t j = 0; j < n_tap; j++) {
-            int64_t t = a->pos0 + i / n + j + 1 - n_tap;
-            if (t >= 0)
-                sum = round_to(sum + round_to(((const float *)w->data)[i % n * n_tap + j] *
-                                                  ((const double *)a->in[0])[t * n + i % n],
-                                              c->u_op),
-                               c->u_op);
-        }
-        out[i] = round_to(round_to(sum + ((const float *)a->weight[1]->data)[i % n], c->u_op), c->u_out);
-    }
-}
-
-static void run_scan(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_node *read = &a->graph->nodes[1];
-    const float *A = a->weight[0]->data, *d = a->weight[1]->data;
-    int64_t n_head = a->node->shape[0], n_dim = a->node->shape[1], n_state = read->shape[1], n_group = read->shape[0];
-    int64_t n = n_head * n_dim, width = n_head + n + n_group * n_state;
-    double u = kernel_u(c), h[64];
-    for (int64_t ch = 0; ch < n; ch++) {
-        int64_t head = ch / n_dim, group = head / (n_head / n_group);
-        for (int64_t s = 0; s < n_state; s++) h[s] = 0;
-        for (int64_t t = 0; t < a->pos0 + a->n_pos; t++) {
-            const double *row = (const double *)a->in[0] + t * width, *b = row + n_head + n + group * n_state;
-            double x_dt = round_to(row[n_head + ch] * row[head], u), y = 0;
-            for (int64_t s = 0; s < n_state; s++) {
-                double decay =
-                    round_to(exp(round_to(A[a->weight[0]->n_col > 1 ? head * n_state + s : head] * row[head], u)), u);
-                h[s] = round_to(round_to(h[s] * decay, u) + round_to(b[s] * x_dt, u), u);
-                if (t >= a->pos0)
-                    y = round_to(
-                        y + round_to(h[s] * ((const double *)a->in[1])[((t - a->pos0) * n_group + group) * n_state + s],
-                                     u),
-                        u);
-            }
-            if (t >= a->pos0)
-                out[(t - a->pos0) * n + ch] =
-                    round_to(round_to(y + round_to(row[n_head + ch] * d[head], u), u), c->u_out);
-        }
-    }
-}
-
-static void run_token_shift(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const float *w = a->weight[0]->data;
-    int64_t n = a->weight[0]->n_col;
-    for (int64_t i = 0; i < a->n_pos * n; i++) {
-        int64_t at = a->pos0 * n + i;
-        double own = ((const double *)a->in[0])[at], before = at >= n ? ((const double *)a->in[0])[at - n] : 0;
-        double part = round_to(round_to(before - own, c->u_op) * w[i % n], c->u_op);
-        out[i] = round_to(own + part, c->u_out);
-    }
-}
-
 /* Rounded one by one. */
-static double dot_of(const double *a, const double *b, int64_t n, double u) {
+double rounding_dot(const double *a, const double *b, int64_t n, double u) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum = round_to(sum + round_to(a[i] * b[i], u), u);
     return sum;
 }
 
-static void run_delta(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    const fd_node *q = &a->graph->nodes[1];
-    int64_t n_key = q->shape[0], n = q->shape[1], dim = a->node->shape[1], r = a->node->shape[0] / n_key;
-    int64_t n_out = fd_node_width(a->node);
-    double u = kernel_u(c);
-    for (int64_t item = 0; item < n_out; item++) {
-        int64_t head = item / dim, at = head % r;
-        double s[64] = {0};
-        for (int64_t t = 0; t < a->pos0 + a->n_pos; t++) {
-            const double *row = (const double *)a->in[0] + (t * n_key + head / r) * (2 * r + n + r * dim),
-                         *k = row + 2 * r;
-            double decay = round_to(exp(row[at]), u);
-            for (int64_t i = 0; i < n; i++) s[i] = round_to(s[i] * decay, u);
-            double miss = round_to(k[n + at * dim + item % dim] - dot_of(s, k, n, u), u);
-            double correction = round_to(miss * row[r + at], u);
-            for (int64_t i = 0; i < n; i++) s[i] = round_to(s[i] + round_to(k[i] * correction, u), u);
-            if (t < a->pos0) continue;
-            double y = dot_of(s, (const double *)a->in[1] + ((t - a->pos0) * n_key + head / r) * n, n, u);
-            out[(t - a->pos0) * n_out + item] = round_to(round_to(y * (double)a->node->scale, u), c->u_out);
-        }
-    }
-}
-
-static void run_wkv(const fd_op_args *a, const fd_numerics_class *c, double *out) {
-    int64_t n_head = a->node->shape[0], n = a->node->shape[1], n_out = n_head * n;
-    double u = kernel_u(c);
-    for (int64_t item = 0; item < n_out; item++) {
-        double s[64] = {0};
-        for (int64_t t = 0; t < a->pos0 + a->n_pos; t++) {
-            const double *w = (const double *)a->in[0] + (t * n_head + item / n) * 5 * n;
-            double v = w[2 * n + item % n], read = dot_of(w + 3 * n, s, n, u);
-            for (int64_t i = 0; i < n; i++) {
-                double kept = round_to(round_to(s[i] * w[i], u) + round_to(v * w[n + i], u), u);
-                s[i] = round_to(kept + round_to(read * w[4 * n + i], u), u);
-            }
-            if (t >= a->pos0)
-                out[(t - a->pos0) * n_out + item] = round_to(
-                    dot_of(s, (const double *)a->in[1] + (t - a->pos0) * n_out + item / n * n, n, u), c->u_out);
-        }
-    }
-}
-
 static void run_l2_norm(const fd_op_args *a, const fd_numerics_class *c, double *out) {
     int64_t n = a->node->shape[a->node->n_dim - 1];
-    double u = kernel_u(c);
+    double u = rounding_kernel_u(c);
     for (int64_t row = 0; row < a->n_pos * fd_node_width(a->node) / n; row++) {
         const double *x = (const double *)a->in[0] + row * n;
-        double r = round_to(1 / sqrt(dot_of(x, x, n, u) + (double)a->node->eps), u);
+        double r = round_to(1 / sqrt(rounding_dot(x, x, n, u) + (double)a->node->eps), u);
         for (int64_t i = 0; i < n; i++) out[row * n + i] = round_to(x[i] * r, c->u_out);
     }
 }
@@ -410,7 +227,7 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
         double g = x ? x[i] : 0, u;
         switch (a->node->op) {
         case FD_OP_SILU_MUL:
-            u = kernel_u(c);
+            u = rounding_kernel_u(c);
             out[i] = round_to(round_to(g / round_to(1 + round_to(exp(-g), u), u), c->u_op) * y[i], c->u_out);
             break;
         case FD_OP_GELU_MUL: out[i] = round_to(round_to(gelu(g, c), c->u_op) * y[i], c->u_out); break;
@@ -421,15 +238,15 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
         case FD_OP_GELU: out[i] = round_to(gelu(g, c), c->u_out); break;
         case FD_OP_RELU_SQUARED: out[i] = round_to(g < 0 ? 0 : g * g, c->u_out); break;
         case FD_OP_SIGMOID:
-            u = kernel_u(c);
+            u = rounding_kernel_u(c);
             out[i] = round_to(1 / round_to(1 + round_to(exp(-g), u), u), c->u_out);
             break;
         case FD_OP_SILU:
-            u = kernel_u(c);
+            u = rounding_kernel_u(c);
             out[i] = round_to(g / round_to(1 + round_to(exp(-g), u), u), c->u_out);
             break;
         case FD_OP_SOFTPLUS:
-            u = kernel_u(c);
+            u = rounding_kernel_u(c);
             out[i] = round_to(log(round_to(1 + round_to(exp(g), u), u)), c->u_out);
             break;
         case FD_OP_MUL: out[i] = round_to(g * y[i], c->u_out); break;
@@ -437,7 +254,7 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
             out[i] = round_to(
                 g * round_to((double)((const float *)a->weight[0]->data)[i % a->weight[0]->n_col], c->u_out), c->u_out);
             break;
-        case FD_OP_EXP: out[i] = round_to(round_to(exp(g), kernel_u(c)), c->u_out); break;
+        case FD_OP_EXP: out[i] = round_to(round_to(exp(g), rounding_kernel_u(c)), c->u_out); break;
         case FD_OP_KV_WRITE: out[i] = round_to(g, c->u_kv); break;
         default: out[i] = round_to(exact[i], c->u_out); /* EMBED, SLICE, CONCAT */
         }
@@ -447,7 +264,7 @@ static void run_rest(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
 void rounding_engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n, const double *exact, double *out) {
     const fd_numerics_class inside = fd_numerics_class_inside_attention(c);
     switch (a->node->op) {
-    case FD_OP_MATMUL: run_matmul(a, c, out); return;
+    case FD_OP_MATMUL: rounding_matmul(a, c, out); return;
     case FD_OP_RMS_NORM: run_norm(a, c, out); return;
     case FD_OP_ROPE: run_rope(a, c, out); return;
     case FD_OP_ATTN_SCORES: run_scores(a, &inside, out); return;
@@ -456,20 +273,20 @@ void rounding_engine(const fd_op_args *a, const fd_numerics_class *c, int64_t n,
     case FD_OP_ATTN_ALIBI: run_rest(a, &inside, n, exact, out); return;
     case FD_OP_SOFTMAX:
         for (int64_t row = 0; row < a->n_pos; row++)
-            softmax_of((const double *)a->in[0] + row * a->node->shape[0], out + row * a->node->shape[0],
-                       a->node->shape[0], c);
+            rounding_softmax_of((const double *)a->in[0] + row * a->node->shape[0], out + row * a->node->shape[0],
+                                a->node->shape[0], c);
         return;
-    case FD_OP_TOP_K: run_top_k(a, out); return;
-    case FD_OP_EXPERT_WEIGHTS: run_expert_weights(a, c, out); return;
-    case FD_OP_EXPERT_MATMUL: run_expert_matmul(a, c, out); return;
-    case FD_OP_CONV: run_conv(a, c, out); return;
-    case FD_OP_SSM_SCAN: run_scan(a, c, out); return;
-    case FD_OP_TOKEN_SHIFT: run_token_shift(a, c, out); return;
-    case FD_OP_GATED_DELTA: run_delta(a, c, out); return;
-    case FD_OP_WKV7: run_wkv(a, c, out); return;
+    case FD_OP_TOP_K: rounding_top_k(a, out); return;
+    case FD_OP_EXPERT_WEIGHTS: rounding_expert_weights(a, c, out); return;
+    case FD_OP_EXPERT_MATMUL: rounding_expert_matmul(a, c, out); return;
+    case FD_OP_CONV: rounding_conv(a, c, out); return;
+    case FD_OP_SSM_SCAN: rounding_scan(a, c, out); return;
+    case FD_OP_TOKEN_SHIFT: rounding_token_shift(a, c, out); return;
+    case FD_OP_GATED_DELTA: rounding_delta(a, c, out); return;
+    case FD_OP_WKV7: rounding_wkv(a, c, out); return;
     case FD_OP_L2_NORM: run_l2_norm(a, c, out); return;
-    case FD_OP_HEAD_MATMUL: run_head_matmul(a, c, out); return;
-    case FD_OP_EXPERT_SUM: run_expert_sum(a, c, out); return;
+    case FD_OP_HEAD_MATMUL: rounding_head_matmul(a, c, out); return;
+    case FD_OP_EXPERT_SUM: rounding_expert_sum(a, c, out); return;
     default: run_rest(a, c, n, exact, out);
     }
 }
