@@ -21,6 +21,9 @@ enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
 /* A bug in every layer departs at one or two of a layer's ten tensors or more; a class that is too strict, at every
  * product, which are half of them. */
 enum { FEW_OF = 4 };
+/* Where few were recorded besides, a class that leaves so little of all that is reached through unrecorded ones, a hundredth of what
+ * the finest leaves, repeats the engine's roundings, and what departs is a bug. */
+#define FAR_LESS 5.0
 
 static int64_t slot_of(const fd_evidence *e, int32_t node, int32_t pos) {
     int32_t late = pos - (e->n_pos - e->n_slot); /* among the last */
@@ -203,7 +206,8 @@ bool fd_case_refuted(const fd_class_case *c) {
 }
 
 bool fd_case_leaves_nothing(const fd_class_case *c) {
-    bool few_fail = FEW_OF * c->n_failed <= c->n_direct;
+    bool all_repeated = c->n_left == 0 && c->remains < c->finest_remains - FAR_LESS;
+    bool few_fail = FEW_OF * c->n_failed <= c->n_direct || (all_repeated && c->n_failed < c->n_through);
     bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
     return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
            repeats;

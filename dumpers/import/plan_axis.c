@@ -84,6 +84,20 @@ static fd_code place_given(const fd_import_plan *plan, const fd_name_map_rule *r
                    cure(plan, m, text, sizeof text));
 }
 
+/* The axis of the same name in another step, where one alone is as long as that step; -1. Engines write every step alike. */
+static int axis_of_other_steps(const fd_import_plan *plan, const fd_import_match *m, int end) {
+    for (size_t i = 0; i < plan->n_match; i++) {
+        const fd_import_match *other = &plan->matches[i];
+        const fd_source_tensor *t = fd_source_at(plan->source, other->tensor);
+        int n = 0, axis = -1;
+        if (strcmp(other->node, m->node) != 0 || other->rule != m->rule || t->rank != m->rank || t->step < 0) continue;
+        for (int k = 0; k < end && plan->steps[other->step].n_pos > 1; k++)
+            if (t->shape[k] == plan->steps[other->step].n_pos) n++, axis = k;
+        if (n == 1 && m->shape[axis] == plan->steps[m->step].n_pos) return axis;
+    }
+    return -1;
+}
+
 fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error *err) {
     const fd_name_map_rule *rule = &plan->map->rules[m->rule];
     const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
@@ -107,6 +121,7 @@ fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error
         axis = i;
         n++;
     }
+    if (n > 1 && !cache && rule->n_shape == 0 && (axis = axis_of_other_steps(plan, m, end)) >= 0) n = 1;
     m->axis = n == 1 ? axis : -1; /* a single token needs no axis, and the last row alone has none */
     if (n == 1 || (n == 0 && !cache && (step->n_pos == 1 || rule->rows == FD_NAME_MAP_ROWS_LAST))) return FD_OK;
     char shape[128], text[256];
