@@ -9,47 +9,6 @@
 #include "compare/diagnose/parameters.h"
 #include "faults/tiles.h"
 
-static const char *own_name(const fd_hypothesis *h) {
-    static const char *const names[] = {
-        [FD_OWN_ROW_FACTOR] = "row_factor",
-        [FD_OWN_COLUMN_TERM] = "column_term",
-        [FD_OWN_LOG_SOFTMAX] = "log_softmax",
-    };
-    return names[h->which];
-}
-
-const char *fd_hypothesis_name(const fd_hypothesis *h) {
-    switch (h->guess) {
-    case FD_GUESS_NONE: return "";
-    case FD_GUESS_FAULT: return fd_fault_at(h->fault)->name;
-    case FD_GUESS_PARAMETER: return fd_parameters[h->which].name;
-    case FD_GUESS_POSITION: return "other_position";
-    case FD_GUESS_WEIGHT: return "other_weight";
-    case FD_GUESS_INPUT: return h->n ? "earlier_input" : "other_input";
-    case FD_GUESS_INPUT_FACTOR: return "input_factor";
-    case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
-    case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
-    case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
-    case FD_GUESS_PAGE: return h->n == 1 ? "cache_row_wrong" : "page_wrong";
-    case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
-    case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
-    case FD_GUESS_STATISTIC: return "other_statistic";
-    case FD_GUESS_TWICE: return "applied_twice";
-    case FD_GUESS_COPY: return "other_tensor";
-    case FD_GUESS_CLAMP: return "clamped";
-    case FD_GUESS_OWN: return own_name(h);
-    case FD_GUESS_CAP: return "other_softcap";
-    case FD_GUESS_KEYS: return "keys_hidden";
-    case FD_GUESS_BLOCKS: return "other_blocks";
-    case FD_GUESS_TOKEN: return h->which == FD_TOKEN_BEFORE ? "earlier_token" : "other_token";
-    case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
-    case FD_GUESS_ORDER: return "other_order";
-    case FD_GUESS_ROWS: return "other_rows";
-    case FD_GUESS_ROUNDED: return "rounded";
-    }
-    return "";
-}
-
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
 static void order_text(const fd_hypothesis *h, char *to, size_t size) {
