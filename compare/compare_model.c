@@ -231,7 +231,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
         return FD_OK;
     }
     FD_TRY(find_below_bounds(c, cand, err));
-    fd_finding_counts(c->o->graph, cand, class_.source, &v->replay);
+    fd_finding_counts(c->o->graph, cand, fd_class_source_name(class_.source), &v->replay);
     v->replay.evidence = class_.evidence;
     if (!cand->found) FD_TRY(fd_judge_reference(c, &of_reference, &of[FD_REFERENCE], err));
     fd_flips_report(&c->flips, c->o->ref, c->o->cand, v);

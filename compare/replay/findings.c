@@ -127,10 +127,10 @@ void fd_finding_replay(const fd_graph *graph, const fd_attribution *a, bool of_r
         fd_finding_globs(graph, a->first.span_first, f->node, p->tensors, sizeof p->tensors);
 }
 
-void fd_finding_counts(const fd_graph *graph, const fd_attribution *a, fd_class_source source, fd_verdict_replay *p) {
+void fd_finding_counts(const fd_graph *graph, const fd_attribution *a, const char *source, fd_verdict_replay *p) {
     p->done = true;
     snprintf(p->numerics, sizeof p->numerics, "%s", a->numerics->name);
-    snprintf(p->source, sizeof p->source, "%s", fd_class_source_name(source));
+    snprintf(p->source, sizeof p->source, "%s", source);
     p->n_tensor = a->n_tensor;
     p->n_noise = a->n_by_finding[FD_FOUND_NOISE];
     p->n_inherited = a->n_by_finding[FD_FOUND_INHERITED];

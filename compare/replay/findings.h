@@ -3,7 +3,7 @@
 #define FD_COMPARE_REPLAY_FINDINGS_H
 
 #include "compare/diff/trace_pair.h"
-#include "compare/replay/infer.h"
+#include "compare/replay/attribution.h"
 #include "compare/verdict.h"
 
 typedef struct fd_finding_context {
@@ -17,10 +17,11 @@ typedef struct fd_finding_context {
 fd_code fd_finding_divergence(const fd_finding_context *context, const fd_node_finding *finding, bool of_reference,
                               fd_divergence *out, fd_error *err);
 
-/* The first finding of an attribution, with what to record where it is about a span. */
+/* The first finding of an attribution, with what to record where it is about a span; its counts, and `source`, how the class is
+ * known. */
 void fd_finding_replay(const fd_graph *graph, const fd_attribution *attribution, bool of_reference,
                        fd_verdict_replay *out);
-void fd_finding_counts(const fd_graph *graph, const fd_attribution *attribution, fd_class_source source,
+void fd_finding_counts(const fd_graph *graph, const fd_attribution *attribution, const char *source,
                        fd_verdict_replay *out);
 
 /* The unrecorded nodes that the first finding's replay went through, into `missing`: as many names as there is room for, and how many
