@@ -184,6 +184,7 @@ class Model:
             graph = f["graph"][:]
         text = lambda x: x.decode() if isinstance(x, bytes) else x
         self.nodes = [text(n["name"]) for n in graph]
+        self.leaves = sorted({n.rpartition(".")[2] for n in self.nodes})
         self.inputs = {text(n["name"]): {text(n[f"input{i}"]) for i in (0, 1)} for n in graph}
         self.n_layer = 1 + max(int(n) for name in self.nodes for n in re.findall(r"^blk\.(\d+)\.", name))
         self.facts_file = self.folder / "facts.json"
@@ -220,8 +221,7 @@ class Model:
 
     def own_name(self, node):
         layer, leaf = re.fullmatch(r"(?:blk\.(\d+)\.)?(.*)", node).groups()
-        leaves = sorted({n.rpartition(".")[2] for n in self.nodes})
-        own = OWN_NAMES.get(leaf, f"t{leaves.index(leaf)}")
+        own = OWN_NAMES.get(leaf, f"t{self.leaves.index(leaf)}")
         return f"L{layer}_{own}" if layer else own
 
     def cut(self, label, profile):

@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/misrecorded.h"
@@ -72,12 +71,10 @@ static void forget_attribution(fd_comparison *c, int which, fd_attribution *of) 
 /* Fused attention rounds less inside. Where its class, inferred from a sample, blames a step that the same class without it gives, a
  * bug of later steps was mistaken for one of all. */
 static fd_code unfuse_attention(fd_attribution_options *how, const fd_attribution *of, fd_error *err) {
-    char name[16];
     fd_attribution own;
     if (!of->found || !of->numerics->fused_attention) return FD_OK;
-    snprintf(name, sizeof name, "%.*s", (int)(strlen(of->numerics->name) - strlen("-fa")), of->numerics->name);
     fd_attribution_options plain = *how;
-    plain.numerics = fd_numerics_class_find(name);
+    plain.numerics = fd_class_unfused(of->numerics);
     plain.progress = NULL;
     FD_TRY(fd_attribute_errors(&plain, &own, err));
     if (own.found && own.first.step > of->first.step) how->numerics = plain.numerics;

@@ -84,12 +84,12 @@ static void say_steps(const opening *o, const fd_import_plan *plan, const int32_
 }
 
 /* The reference is run on the guessed steps, and on those that were found. */
-static fd_code take_split(opening *o, const fd_import_plan *plan, fd_error *err) {
+static fd_code take_split(opening *o, const fd_import_plan *plan, const char *logits, fd_error *err) {
     bool better = false, sure = false;
     int32_t *sizes = malloc(sizeof *sizes * ((size_t)plan->n_step + 1));
     if (!sizes) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan->n_step);
     fd_code code = run_reference(o, err);
-    if (code == FD_OK) code = fd_cli_split_steps(plan, *o->ref, sizes, &better, &sure, err);
+    if (code == FD_OK) code = fd_cli_split_steps(plan, logits, *o->ref, sizes, &better, &sure, err);
     if (code == FD_OK && better) {
         say_steps(o, plan, sizes, "by whose logits those of the last tokens are; --steps says others");
         fd_trace_close(*o->ref);
@@ -108,7 +108,8 @@ static fd_code find_steps(opening *o, fd_error *err) {
     fd_import_plan plan;
     if (o->steps || fd_source_trace(o->source)) return FD_OK;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
-    fd_code code = fd_cli_may_split_steps(&plan) ? take_split(o, &plan, err) : FD_OK;
+    const char *logits = fd_cli_last_logits(&plan);
+    fd_code code = logits ? take_split(o, &plan, logits, err) : FD_OK;
     fd_import_plan_free(&plan);
     return code;
 }

@@ -16,12 +16,6 @@ typedef struct rows {
     float *of_step, *of_pos; /* [n_step][n_sample], [n_pos][n_sample]: of length 1, or zeros */
 } rows;
 
-static int64_t elements_of(const fd_source_tensor *t) {
-    int64_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= t->shape[i];
-    return n;
-}
-
 /* The tensor of that name in step `s`; -1. */
 static int64_t of_step(const fd_source *source, const char *name, int32_t s) {
     for (size_t i = 0; i < fd_source_count(source); i++) {
@@ -31,22 +25,18 @@ static int64_t of_step(const fd_source *source, const char *name, int32_t s) {
     return -1;
 }
 
-/* A name with one row of logits in each step; NULL. */
-static const char *name_of_logits(const fd_import_plan *plan) {
-    for (size_t i = 0; i < fd_source_count(plan->source); i++) {
+const char *fd_cli_last_logits(const fd_import_plan *plan) {
+    const int64_t n_vocab = plan->graph ? plan->graph->hparams.n_vocab : 0;
+    for (size_t i = 0; plan->guessed_steps && n_vocab && i < fd_source_count(plan->source); i++) {
         const fd_source_tensor *t = fd_source_at(plan->source, i);
-        bool every = t->step == 0 && fd_array_is_float(t->type);
-        for (int32_t s = 0; s < plan->n_step && every; s++) {
+        bool every = t->step == 0 && t->n_same == 1 && fd_array_is_float(t->type) && fd_source_elements(t) == n_vocab;
+        for (int32_t s = 1; s < plan->n_step && every; s++) {
             const int64_t at = of_step(plan->source, t->name, s);
-            every = at >= 0 && elements_of(fd_source_at(plan->source, (size_t)at)) == plan->graph->hparams.n_vocab;
+            every = at >= 0 && fd_source_elements(fd_source_at(plan->source, (size_t)at)) == n_vocab;
         }
         if (every) return t->name;
     }
     return NULL;
-}
-
-bool fd_cli_may_split_steps(const fd_import_plan *plan) {
-    return plan->guessed_steps && plan->graph && name_of_logits(plan);
 }
 
 /* Zeros where a number is none. */
@@ -57,8 +47,7 @@ static void put_sample(const double *row, int64_t n_vocab, int32_t n_sample, flo
     for (int32_t i = 0; i < n_sample; i++) to[i] = scale > 0 ? (float)(scale * row[i * n_vocab / n_sample]) : 0;
 }
 
-static void read_steps(const fd_import_plan *plan, rows *r, double *row) {
-    const char *name = name_of_logits(plan);
+static void read_steps(const fd_import_plan *plan, const char *name, rows *r, double *row) {
     for (int32_t s = 0; s < r->n_step; s++) {
         fd_source_view view;
         fd_error unread;
@@ -123,8 +112,8 @@ static fd_code choose(const fd_import_plan *plan, const rows *r, int32_t *sizes,
     return FD_OK;
 }
 
-fd_code fd_cli_split_steps(const fd_import_plan *plan, const fd_trace *ref, int32_t *sizes, bool *better, bool *sure,
-                           fd_error *err) {
+fd_code fd_cli_split_steps(const fd_import_plan *plan, const char *name, const fd_trace *ref, int32_t *sizes,
+                           bool *better, bool *sure, fd_error *err) {
     rows r = {.n_step = plan->n_step, .n_pos = plan->n_token, .n_vocab = plan->graph->hparams.n_vocab};
     r.n_sample = r.n_vocab < MOST_SAMPLES ? (int32_t)r.n_vocab : MOST_SAMPLES;
     double *row = malloc(sizeof *row * (size_t)r.n_vocab);
@@ -135,7 +124,7 @@ fd_code fd_cli_split_steps(const fd_import_plan *plan, const fd_trace *ref, int3
     if (!row || !logits || !r.of_step || !r.of_pos)
         code = fd_fail(err, FD_ERR_MEMORY, "logits of %d positions: out of memory", r.n_pos);
     if (code == FD_OK) {
-        read_steps(plan, &r, row);
+        read_steps(plan, name, &r, row);
         read_positions(ref, &r, row, logits);
         code = choose(plan, &r, sizes, better, sure, err);
     }

@@ -5,12 +5,12 @@
 
 #include "dumpers/import/import.h"
 
-/* Are there such logits, and is `plan` a guess? */
-bool fd_cli_may_split_steps(const fd_import_plan *plan);
+/* The name of such logits, one row in each step, where `plan` guesses its steps; NULL. */
+const char *fd_cli_last_logits(const fd_import_plan *plan);
 
-/* sizes [plan->n_step] receives tokens of each step; *better: more rows fit than with the plan's own, *sure: some row fits. `ref` has
+/* `name`: of the logits. sizes [plan->n_step] receives tokens of each step; *better: more rows fit than with the plan's own, *sure: some row fits. `ref` has
  * the plan's tokens. FD_ERR_MEMORY; what cannot be read fits nowhere. */
-fd_code fd_cli_split_steps(const fd_import_plan *plan, const fd_trace *ref, int32_t *sizes, bool *better, bool *sure,
-                           fd_error *err);
+fd_code fd_cli_split_steps(const fd_import_plan *plan, const char *name, const fd_trace *ref, int32_t *sizes,
+                           bool *better, bool *sure, fd_error *err);
 
 #endif

@@ -48,9 +48,8 @@ static fd_code open_emulated(const fd_cli_pair *pair, const char *class_name, fd
                              fd_error *err) {
     char spec[48];
     fd_error unknown;
-    size_t n = strlen(class_name);
-    if (n > 3 && strcmp(class_name + n - 3, "-fa") == 0) n -= 3;
-    snprintf(spec, sizeof spec, "cpu:emulate-%.*s", (int)n, class_name);
+    const fd_numerics_class *class_ = fd_numerics_class_find(class_name);
+    snprintf(spec, sizeof spec, "cpu:emulate-%s", class_ ? fd_class_unfused(class_)->name : class_name);
     const fd_code code = fd_cli_exec_open(spec, pair->model->graph, fd_trace_n_pos(pair->cand), 0, out, &unknown);
     *known = code == FD_OK;
     if (code == FD_OK || code == FD_ERR_INPUT || code == FD_ERR_UNSUPPORTED) return FD_OK;

@@ -18,7 +18,7 @@
 typedef struct search {
     const fd_source *source;
     const fd_import_options *how;
-    int64_t attempts_left, attempts;
+    int64_t attempts_left;
     fd_cli_progress progress; /* of attempts that may be needed */
     fd_error *err;
 } search;
@@ -120,7 +120,7 @@ static fd_code attempt(search *s, const stand *from, const fd_propose_choice *co
                                choices[i]->node, choices[i]->ops[0] ? " " : "", choices[i]->ops, why);
     if (asprintf(&out->taken, "%s%s", from->taken ? from->taken : "", lines) < 0) out->taken = NULL;
     if (!out->taken) return fd_fail(s->err, FD_ERR_MEMORY, "map auto: out of memory");
-    fd_cli_progress_to(&s->progress, s->attempts - s->attempts_left--);
+    fd_cli_progress_to(&s->progress, s->progress.total - s->attempts_left--);
     fd_code code = make_map(s, from->text, out->taken, &map);
     if (code == FD_OK) code = make_own_values(s, map, &out->own);
     if (code == FD_OK) code = propose(s, out->own, s->how->map, out);
@@ -273,8 +273,8 @@ fd_code fd_cli_auto_map(const fd_source *source, const fd_import_options *how, c
     search s = {.source = source, .how = how, .err = err};
     stand at = {0};
     fd_code code = propose(&s, ref, how->map, &at);
-    s.attempts = s.attempts_left = attempts(&s, ref);
-    s.progress = fd_cli_progress_start("try names", s.attempts);
+    s.attempts_left = attempts(&s, ref);
+    s.progress = fd_cli_progress_start("try names", s.attempts_left);
     for (bool improved = true; code == FD_OK && improved;) code = improve(&s, &at, &improved);
     if (code == FD_OK && !names_layers(&at)) code = take_outputs(&s, &at);
     if (code == FD_OK) code = finish(&s, &at);

@@ -209,6 +209,14 @@ const fd_numerics_class *fd_numerics_class_find(const char *name) {
     return NULL;
 }
 
+const fd_numerics_class *fd_class_unfused(const fd_numerics_class *c) {
+    char name[48];
+    const size_t n = strlen(c->name);
+    if (n <= 3 || strcmp(c->name + n - 3, "-fa") != 0) return c;
+    snprintf(name, sizeof name, "%.*s", (int)(n - 3), c->name);
+    return fd_numerics_class_find(name);
+}
+
 bool fd_class_sums_in_16_bits(const fd_numerics_class *c) {
     return c->u_acc > U32 || c->u_acc_f16 > U32 || c->u_mix > U32;
 }

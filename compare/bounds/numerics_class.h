@@ -72,6 +72,8 @@ fd_numerics_class fd_numerics_class_typical(const fd_numerics_class *class_);
 
 /* By name or by what traces record ("q8act", "fp16", "emulate-f16:7" …); NULL for an unknown name, and for "". */
 const fd_numerics_class *fd_numerics_class_find(const char *name);
+/* Of NAME-fa, whose attention is fused: NAME, which rounds as it does elsewhere; of any other, itself. */
+const fd_numerics_class *fd_class_unfused(const fd_numerics_class *numerics);
 
 /* "exact, f64, f32, …" for messages; returns `to`. */
 const char *fd_numerics_class_names(char *to, int32_t size);

@@ -219,6 +219,12 @@ void fd_source_close(fd_source *source) {
     free(source);
 }
 
+int64_t fd_source_elements(const fd_source_tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++) n *= t->shape[i];
+    return n;
+}
+
 const char *fd_source_path(const fd_source *source) {
     return source->path;
 }

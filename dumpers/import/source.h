@@ -29,6 +29,7 @@ typedef struct fd_source fd_source;
 fd_code fd_source_open(const char *path, fd_source **out, fd_error *err);
 void fd_source_close(fd_source *source);
 
+int64_t fd_source_elements(const fd_source_tensor *tensor);
 const char *fd_source_path(const fd_source *source);
 size_t fd_source_count(const fd_source *source);
 const fd_source_tensor *fd_source_at(const fd_source *source, size_t i); /* by step, name, occurrence */

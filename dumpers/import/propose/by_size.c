@@ -3,12 +3,6 @@
 
 #include "dumpers/import/propose/internal.h"
 
-static int64_t elements_of(const fd_source_tensor *t) {
-    int64_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= t->shape[i];
-    return n;
-}
-
 /* The rows of a step: of the node, or the last token's alone. */
 static bool has_size(const fd_import_step *step, int64_t n, const fd_trace_node *node) {
     int64_t each = node->over_kv ? 0 : fd_trace_elements(node, 0);
@@ -27,7 +21,7 @@ static bool may_be_attention(const fd_proposer *p, const fd_import_step *step, i
 bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node) {
     const fd_import_step whole = {0, p->plan.n_token, FD_STEP_PREFILL};
     const fd_import_step *step = t->step < 0 ? &whole : &p->plan.steps[t->step];
-    int64_t n = elements_of(t);
+    int64_t n = fd_source_elements(t);
     return has_size(step, n, node) || may_be_attention(p, step, n, node);
 }
 
