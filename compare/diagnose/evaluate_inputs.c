@@ -16,6 +16,21 @@ static int64_t rows_of(const fd_op_args *args, const fd_node *node) {
     return node->op == FD_OP_KV_WRITE ? args->n_kv : args->n_pos;
 }
 
+/* The rows of the cache that `from` writes. */
+static fd_code change_cache(fd_evaluation *ev, const fd_node *from, float *rows, int64_t n_row, int64_t width,
+                            fd_error *err) {
+    const fd_node *other = ev->h.which == FD_CACHE_OF ? &ev->bench->request->args.graph->nodes[ev->h.other] : from;
+    const float *theirs = NULL;
+    if (other != from && fd_node_width(other) == width) {
+        fd_work *w = NULL;
+        theirs = fd_bench_recorded(ev->bench->request, other->id);
+        if (!theirs) FD_TRY(fd_bench_unrecorded(&ev->bench->plain, other->id, &w, err));
+        if (w) theirs = w->v.memory;
+    }
+    fd_hypothesis_cache(&ev->h, theirs, rows, n_row, width);
+    return FD_OK;
+}
+
 /* A copy of the rows that the hypothesis changes (`type` FD_DOT_AS_IS), or that the class rounds before it multiplies. */
 static fd_code change_input(fd_evaluation *ev, const fd_op_args *args, int slot, fd_dot_type type, fd_op_inputs *in,
                             const float **x, fd_error *err) {
@@ -25,7 +40,9 @@ static fd_code change_input(fd_evaluation *ev, const fd_op_args *args, int slot,
     if (!copy) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", from->name);
     in->changed[in->n_changed++] = copy;
     memcpy(copy, *x, sizeof *copy * (size_t)(n_row * width));
-    if (type == FD_DOT_AS_IS)
+    if (type == FD_DOT_AS_IS && ev->h.guess == FD_GUESS_CACHE)
+        FD_TRY(change_cache(ev, from, copy, n_row, width, err));
+    else if (type == FD_DOT_AS_IS)
         fd_hypothesis_input(&ev->h, args->node, copy, from->op == FD_OP_KV_WRITE ? 0 : args->pos0, n_row, width);
     else if (fd_dot_is_blocks(type) && ev->h.guess == FD_GUESS_BLOCKS && fd_hypothesis_may_concern(&ev->h, args->node))
         fd_dot_round_by((fd_block_rule)ev->h.which, type, copy, n_row, width);

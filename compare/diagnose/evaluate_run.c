@@ -130,9 +130,16 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                           .n_unjudged = r->n_unjudged,
                           .n_row = args->n_pos,
                           .width = width,
-                          .candidate = args->node->id == r->args.node->id ? r->output : NULL,
+                          .candidate = args->node->id == r->args.node->id ? r->output
+                                       : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
+                                                                          : NULL,
                           .other = other != args->node ? fd_bench_recorded(r, other->id) : NULL,
                           .other_width = fd_node_row_stride(other, args->n_kv)};
+    if (args->node->op == FD_OP_ATTN_MIX) {
+        out.weights = args->in[0];
+        out.values = args->in[1];
+        out.n_kv_head = args->graph->nodes[args->node->input[1]].shape[0];
+    }
     out.scratch = malloc(2 * sizeof *out.scratch * (size_t)n);
     if (!out.scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
     if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, &out, tau);

@@ -164,10 +164,11 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_pages(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(try_in_heads(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_numbers(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_unknown_cache(t, err));
     return fd_refute_by_readers(t, err);
 }
 

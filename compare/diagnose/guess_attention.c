@@ -1,5 +1,5 @@
-/* Mistakes of attention kernels: tiles and parts put together wrongly, pages of the cache exchanged, one head's
- * factor. */
+/* Mistakes of attention kernels: tiles and parts put together wrongly, one head's factor; and what passes from step to step: a
+ * recurrent state, rows of the cache that are not written. */
 #include <string.h>
 
 #include "compare/diagnose/guesses.h"
@@ -8,7 +8,7 @@
 
 /* Keys a tile, or below 0 so many parts. */
 static const int32_t tiles[] = {-2, -4, -8, -3, 4, 8, 16, 32, 64, 128};
-enum { N_TILE = sizeof tiles / sizeof *tiles, MOST_PAGES = 8, MOST_ROWS = 64 };
+enum { N_TILE = sizeof tiles / sizeof *tiles };
 
 static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
     for (int rule = 0; rule < FD_TILE_RULE_COUNT; rule++)
@@ -18,31 +18,6 @@ static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
             if (h.n >= t->all.request->args.n_kv || (h.n < 0 && !parts)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
-    return FD_OK;
-}
-
-/* `node` -1: of K and V alike. */
-static fd_code try_pages(fd_trial *t, int32_t node, fd_error *err) {
-    int32_t n_kv = t->all.request->args.n_kv;
-    for (int32_t page = 0; page < n_kv && n_kv <= MOST_ROWS; page++) /* one row alone */
-        for (int k = 0; k < 3 && !fd_trial_fits(t); k++) {
-            fd_hypothesis h = {.guess = FD_GUESS_PAGE, .node = node, .layer = FD_ANY_LAYER, .which = page, .n = 1};
-            h.other = k == 0 ? -1 : k == 1 ? page - 1 : page + 1;
-            if (h.other >= -1 && h.other < n_kv) FD_TRY(fd_trial_try(t, &h, err));
-        }
-    for (int32_t size = 4; size <= 64; size *= 2) {
-        int32_t n = (n_kv + size - 1) / size;
-        for (int32_t page = 0; page < n && n <= MOST_PAGES; page++)
-            for (int32_t other = -1; other < n && n > 1 && !fd_trial_fits(t); other++) {
-                fd_hypothesis h = {.guess = FD_GUESS_PAGE, .node = node, .layer = FD_ANY_LAYER};
-                h.n = size;
-                h.which = page;
-                h.other = other;
-                if (page != other) FD_TRY(fd_trial_try(t, &h, err));
-                h.end = 1; /* exchanged */
-                if (page < other && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
-            }
-    }
     return FD_OK;
 }
 
@@ -128,19 +103,6 @@ fd_code fd_guess_steps(fd_trial *t, fd_error *err) {
     for (int rule = 0; rule <= FD_STATE_LATE && !fd_trial_fits(t); rule++)
         FD_TRY(try_state(t, (fd_state_rule)rule, err));
     return fd_trial_fits(t) ? FD_OK : try_unwritten(t, err);
-}
-
-fd_code fd_guess_pages(fd_trial *t, fd_error *err) {
-    const fd_graph *graph = t->all.request->args.graph;
-    int32_t both = 0;
-    for (int32_t i = t->n_span - 1; i >= 0; i--) {
-        const fd_node *node = &graph->nodes[t->span[i]];
-        bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
-        both += mix + scores;
-        if (both == 2 && scores) FD_TRY(try_pages(t, -1, err));
-        if (mix || scores) FD_TRY(try_pages(t, node->id, err));
-    }
-    return FD_OK;
 }
 
 fd_code fd_guess_attention(fd_trial *t, fd_error *err) {

@@ -13,11 +13,22 @@ fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
 fd_code fd_guess_inputs(fd_trial *trial, fd_error *err);
 
 /* Between steps: a recurrent state that is not read, rows of K, of V or of both that are not written. Within attention: tiles and
- * parts put together wrongly, one head's factor; pages and rows of the cache exchanged (guess_attention.c). */
+ * parts put together wrongly, one head's factor (guess_attention.c). */
 fd_code fd_guess_steps(fd_trial *trial, fd_error *err);
 fd_code fd_guess_unwritten_chunk(fd_trial *trial, fd_error *err);
 fd_code fd_guess_attention(fd_trial *trial, fd_error *err);
-fd_code fd_guess_pages(fd_trial *trial, fd_error *err);
+
+/* Rows of the cache that are read from another place or another cache; then, of the node asked about, rows that nothing in this run
+ * has (guess_cache.c). */
+fd_code fd_guess_cache(fd_trial *trial, fd_error *err);
+fd_code fd_guess_unknown_cache(fd_trial *trial, fd_error *err);
+
+/* The same of values alone, where what is mixed of them is the node asked about (guess_values.c). */
+fd_code fd_guess_values(fd_trial *trial, fd_error *err);
+/* Rows `h` of the cache; to the end of what the step sees is perhaps to the end of whatever a step sees: later steps tell. Then those
+ * rows of other caches, of this layer and its neighbours. */
+fd_code fd_guess_cache_rows(fd_trial *trial, fd_hypothesis h, fd_error *err);
+fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 
 /* Rounding, or a branch times a factor, at all nodes of an op in the span together (guess_outputs.c). */
 fd_code fd_guess_everywhere(fd_trial *trial, fd_error *err);

@@ -24,7 +24,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_BLOCKS:
-    case FD_GUESS_PAGE:
+    case FD_GUESS_CACHE:
     case FD_GUESS_UNWRITTEN:
     case FD_GUESS_STATE:
     case FD_GUESS_TWICE:
@@ -49,7 +49,7 @@ static bool is_recurrent(fd_op op) {
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
-    if (h->guess == FD_GUESS_PAGE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0))
+    if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0))
         return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
@@ -84,6 +84,16 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         out->weight[h->which] = graph->weights[h->other];
     }
     return FD_OK;
+}
+
+bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
+    switch (h->guess) {
+    case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n > 1;
+    case FD_GUESS_CACHE: return h->which == FD_CACHE_UNKNOWN || h->n != 0;
+    case FD_GUESS_OWN: return true;
+    case FD_GUESS_FAULT: return fd_fault_at(h->fault)->whole_batch;
+    default: return false;
+    }
 }
 
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
@@ -128,7 +138,8 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     if (to < 0) return false;
     out->node = to;
     if (h->guess == FD_GUESS_WEIGHT) return to == h->node;
-    if (h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY) {
+    const bool of_other = h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_OF;
+    if (h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY || of_other) {
         const fd_node *other = &graph->nodes[h->other];
         out->other = sibling(graph, h->other, node->layer + other->layer - own->layer);
         return out->other >= 0 && out->other < to;

@@ -19,13 +19,13 @@ typedef enum fd_guess {
                               0) or to the step's last (1) */
     FD_GUESS_PARTIAL,    /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
     FD_GUESS_TILES,      /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
-    FD_GUESS_PAGE,       /* page `which` of the cache, of `n` keys, is read from the place of page `other`; -1: zeros;
-                              `end` 1: and that one from its */
-    FD_GUESS_UNWRITTEN,  /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
-    FD_GUESS_STATE,      /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
-    FD_GUESS_KEYS,       /* softmax does not see some keys: `which` is fd_key_rule */
-    FD_GUESS_BLOCKS,     /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
-    FD_GUESS_TOKEN,      /* an embedding reads the row of another token: `which` is fd_token_rule */
+    FD_GUESS_CACHE, /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
+                              `which` is fd_cache_rule */
+    FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
+    FD_GUESS_STATE,     /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
+    FD_GUESS_KEYS,      /* softmax does not see some keys: `which` is fd_key_rule */
+    FD_GUESS_BLOCKS,    /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
+    FD_GUESS_TOKEN,     /* an embedding reads the row of another token: `which` is fd_token_rule */
     /* how it computes */
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
@@ -58,6 +58,14 @@ typedef enum fd_key_rule {
     FD_KEYS_FAR,   /* every `n`th of those that are more than `other` positions before its own */
     FD_KEYS_SET
 } fd_key_rule;
+typedef enum fd_cache_rule {
+    FD_CACHE_ZEROS,
+    FD_CACHE_MOVED,     /* those `n` positions further on */
+    FD_CACHE_EXCHANGED, /* the same, and those are these */
+    FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
+    FD_CACHE_OF,        /* those of the cache that node `other` writes */
+    FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
+} fd_cache_rule;
 typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
     FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n` */
@@ -136,6 +144,10 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width);
 
+/* FD_GUESS_CACHE: the rows of a cache, n_row of `width`, in place (hypothesis_cache.c). `other`: those of node h->other,
+ * as wide; NULL where that is not asked for. */
+void fd_hypothesis_cache(const fd_hypothesis *h, const float *other, float *rows, int64_t n_row, int64_t width);
+
 /* FD_GUESS_STATISTIC: `rows`, n_row of `width` that the norm made of `x`, are changed in place (hypothesis_norm.c). `first`:
  * for each row, the row that its step begins with. */
 void fd_hypothesis_statistic(const fd_hypothesis *h, const fd_node *node, const float *x, const int32_t *first,
@@ -152,11 +164,16 @@ typedef struct fd_output_rows {
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;
+    const float *weights, *values; /* of ATTN_MIX: what it reads, values from position 0 on */
+    int32_t n_kv_head;
     double *scratch; /* twice as many as rows has */
 } fd_output_rows;
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
+
+/* A row may depend on rows after it, or on many: a few of them say nothing. */
+bool fd_hypothesis_looks_ahead(const fd_hypothesis *h);
 
 /* The position that RoPE turns by. */
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);

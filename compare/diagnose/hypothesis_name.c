@@ -12,6 +12,18 @@ static const char *own_name(const fd_hypothesis *h) {
     return names[h->which];
 }
 
+static const char *cache_name(const fd_hypothesis *h) {
+    switch ((fd_cache_rule)h->which) {
+    case FD_CACHE_ZEROS:
+    case FD_CACHE_MOVED: return h->end == h->first + 1 ? "cache_row_wrong" : "cache_rows_wrong";
+    case FD_CACHE_EXCHANGED: return "cache_rows_wrong";
+    case FD_CACHE_RING: return "cache_ring_short";
+    case FD_CACHE_OF: return "other_cache";
+    case FD_CACHE_UNKNOWN: return "cache_rows_stale";
+    }
+    return "";
+}
+
 const char *fd_hypothesis_name(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_NONE: return "";
@@ -24,7 +36,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
     case FD_GUESS_PARTIAL: return h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
-    case FD_GUESS_PAGE: return h->n == 1 ? "cache_row_wrong" : "page_wrong";
+    case FD_GUESS_CACHE: return cache_name(h);
     case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
     case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
     case FD_GUESS_STATISTIC: return "other_statistic";

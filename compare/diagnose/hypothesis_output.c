@@ -8,6 +8,7 @@
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
+    if (h->guess == FD_GUESS_CACHE) return h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
            h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
@@ -134,6 +135,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++) rows[i] = clamped(h, rows[i]);
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, NULL);
+    if (h->guess == FD_GUESS_CACHE) fd_hypothesis_cache_output(h, node, out);
     if (h->guess == FD_GUESS_COPY) copy_elements(h, out);
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)

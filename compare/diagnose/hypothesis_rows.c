@@ -15,7 +15,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_TILES: return slot == 0;
-    case FD_GUESS_PAGE:
+    case FD_GUESS_CACHE: return slot == 1 && h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING;
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which > 0;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
@@ -63,25 +63,6 @@ static void weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64
             fd_tile_weights((fd_tile_rule)h->which, h->n, rows + r * width + head * n_kv, pos0 + (int32_t)r + 1);
 }
 
-/* The rows of a cache. */
-static void read_other_page(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
-    int64_t page = (int64_t)h->which * h->n, from = (int64_t)h->other * h->n;
-    for (int64_t r = 0; r < h->n && page + r < n_row; r++) {
-        float *to = rows + (page + r) * width;
-        const bool there = h->other >= 0 && from + r < n_row;
-        for (int64_t i = 0; i < width && there && h->end; i++) {
-            const float kept = to[i];
-            to[i] = rows[(from + r) * width + i];
-            rows[(from + r) * width + i] = kept;
-        }
-        if (there && h->end) continue;
-        if (there)
-            memcpy(to, rows + (from + r) * width, sizeof *rows * (size_t)width);
-        else
-            memset(to, 0, sizeof *rows * (size_t)width);
-    }
-}
-
 /* What has a scale of its own. */
 int64_t fd_hypothesis_scales(const fd_hypothesis *h, const fd_node *node) {
     return h->other == FD_ROUND_INT8 && node->n_dim == 2 && !node->over_kv ? node->shape[0] : 1;
@@ -98,7 +79,6 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         return;
     }
     if (h->guess == FD_GUESS_TILES) weigh_tiles(h, rows, pos0, n_row, width);
-    if (h->guess == FD_GUESS_PAGE) read_other_page(h, rows, n_row, width);
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
         memset(rows + h->n * width, 0, sizeof *rows * (size_t)((unwritten_end - h->n) * width));

@@ -211,7 +211,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         SAY("the partial sum of rank %d of %d ranks is %s", h->which, h->n, h->value > 0 ? "added twice" : "left out");
         break;
     case FD_GUESS_TILES:
-    case FD_GUESS_PAGE:
+    case FD_GUESS_CACHE:
     case FD_GUESS_UNWRITTEN:
     case FD_GUESS_KEYS: fd_hypothesis_attention_text(h, graph, to, size); break;
     case FD_GUESS_STATE: state_text(h, to, size); break;

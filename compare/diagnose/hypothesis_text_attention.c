@@ -58,27 +58,49 @@ static const char *cache_text(const fd_hypothesis *h, const fd_graph *graph) {
     return reader == FD_OP_COUNT ? "K and V" : reader == FD_OP_ATTN_MIX ? "V" : "K";
 }
 
-static void page_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const char *cache = cache_text(h, graph);
-    int32_t first = h->which * h->n;
-    if (h->n == 1 && h->other < 0)
-        SAY("the %s row of position %d is read as zeros", cache, first);
-    else if (h->n == 1)
-        SAY("the %s row of position %d is read from that of %d", cache, first, h->other);
-    else if (h->end)
-        SAY("the %s rows of positions %d…%d and %d…%d, pages of %d, are read from each other's place", cache, first,
-            first + h->n - 1, h->other * h->n, (h->other + 1) * h->n - 1, h->n);
-    else if (h->other < 0)
-        SAY("the %s rows of positions %d…%d, a page of %d, are read as zeros", cache, first, first + h->n - 1, h->n);
+/* "row of position 3", "rows of positions 4…7", "rows from position 8 on". */
+static void rows_text(int32_t first, int32_t end, char *to, size_t size) {
+    if (end == first + 1)
+        SAY("row of position %d", first);
+    else if (end > 0)
+        SAY("rows of positions %d…%d", first, end - 1);
     else
-        SAY("the %s rows of positions %d…%d, a page of %d, are read from those of %d…%d", cache, first,
-            first + h->n - 1, h->n, h->other * h->n, (h->other + 1) * h->n - 1);
+        SAY("rows from position %d on", first);
+}
+
+static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const char *cache = cache_text(h, graph), *are = h->end == h->first + 1 ? "is" : "are";
+    const int32_t first = h->first + h->n, end = h->end ? h->end + h->n : 0;
+    char rows[64];
+    rows_text(h->first, h->end, rows, sizeof rows);
+    switch ((fd_cache_rule)h->which) {
+    case FD_CACHE_ZEROS: SAY("the %s %s %s read as zeros", cache, rows, are); break;
+    case FD_CACHE_MOVED:
+        if (end == first + 1)
+            SAY("the %s %s %s read from that of %d", cache, rows, are, first);
+        else if (end > 0)
+            SAY("the %s %s %s read from those of %d…%d", cache, rows, are, first, end - 1);
+        else
+            SAY("the %s %s %s read from those of %d position%s %s", cache, rows, are, h->n < 0 ? -h->n : h->n,
+                h->n * h->n == 1 ? "" : "s", h->n < 0 ? "before" : "after");
+        break;
+    case FD_CACHE_EXCHANGED:
+        SAY("the %s %s and %d…%d are read from each other's place", cache, rows, first, end - 1);
+        break;
+    case FD_CACHE_RING:
+        SAY("the cache of %s is a ring of %d rows: position %d is written over position 0", cache, h->n, h->n);
+        break;
+    case FD_CACHE_OF: SAY("the %s %s %s read from %s", cache, rows, are, graph->nodes[h->other].name); break;
+    case FD_CACHE_UNKNOWN:
+        SAY("the %s %s that attention reads %s not what was written: nor zeros, nor other rows", cache, rows, are);
+        break;
+    }
 }
 
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     if (h->guess == FD_GUESS_KEYS) keys_text(h, to, size);
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
-    if (h->guess == FD_GUESS_PAGE) page_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
         SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,
             h->end - 1);

@@ -201,8 +201,7 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
 /* A fault of the mask may show keys that come after the few rows; others need their whole batch. */
 static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
-    bool rolled = h->guess == FD_GUESS_ROWS && (h->which != FD_ROWS_EARLIER || h->n > 1);
-    *yes = rolled || h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_FAULT && fd_fault_at(h->fault)->whole_batch);
+    *yes = fd_hypothesis_looks_ahead(h);
     for (int32_t i = 0; i < t->n_span && !*yes && h->guess == FD_GUESS_FAULT; i++) {
         fd_faulty_node edited;
         if (!graph->nodes[t->span[i]].over_kv) continue;

@@ -1,0 +1,207 @@
+/* Rows of the cache that attention reads, and that are others than were written. Where scores are recorded, each key has a column of
+ * its own: which of them depart, and whose they are, is read off; of values guess_values.c asks. Through unrecorded tensors single rows
+ * and pages are tried. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "compare/diagnose/guesses.h"
+
+enum { MOST_PAGES = 8, MOST_ROWS = 64 };
+
+static bool reads_cache(const fd_node *node) {
+    return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+}
+
+fd_code fd_guess_cache_rows(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    if (h.end == t->all.request->args.n_kv) {
+        fd_hypothesis open = h;
+        open.end = 0;
+        FD_TRY(fd_trial_try(t, &open, err));
+        if (fd_trial_fits(t) && h.end - h.first > 1) return FD_OK;
+    }
+    return fd_trial_try(t, &h, err);
+}
+
+/* Of this node's cache; where that fits, of K and V alike: what else is recorded tells. */
+static fd_code try_alone_and_both(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    FD_TRY(fd_guess_cache_rows(t, h, err));
+    h.node = -1;
+    h.layer = FD_ANY_LAYER;
+    return fd_trial_fits(t) && h.which != FD_CACHE_OF ? fd_guess_cache_rows(t, h, err) : FD_OK;
+}
+
+/* Of half as many rows as there are or more: fewer would have shown in steps before. */
+static fd_code try_rings(fd_trial *t, int32_t node, fd_error *err) {
+    const int32_t n_kv = t->all.request->args.n_kv;
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = node, .layer = FD_ANY_LAYER, .which = FD_CACHE_RING};
+    for (h.n = n_kv / 2; h.n < n_kv && n_kv <= MOST_ROWS && !fd_trial_fits(t); h.n++)
+        if (h.n > 0) FD_TRY(node < 0 ? fd_trial_try(t, &h, err) : try_alone_and_both(t, h, err));
+    return FD_OK;
+}
+
+/* ---- keys: read off the scores ---- */
+
+typedef struct columns {
+    const fd_explain_request *r;
+    const fd_variant *plain;
+    int64_t n_head, n_kv, stride;
+} columns;
+
+static columns columns_of(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    return (columns){r, &t->all.plain, node->shape[0], r->args.n_kv, fd_node_row_stride(node, r->args.n_kv)};
+}
+
+/* Column `key` of the candidate is column `of` of the op as it should be, in every row that sees both; -1: zeros. */
+static bool is_column(const columns *c, int64_t key, int64_t of) {
+    int64_t n = 0;
+    for (int64_t row = c->r->n_unjudged; row < c->r->args.n_pos; row++) {
+        const int64_t own = c->r->args.pos0 + row;
+        if (key > own || of > own) continue;
+        for (int64_t head = 0; head < c->n_head; head++, n++) {
+            const int64_t at = row * c->stride + head * c->n_kv + key;
+            const double is = of < 0 ? 0 : (double)c->plain->rows[at - key + of];
+            const double tau = c->plain->tau ? fmax(c->plain->tau[at], of < 0 ? 0 : c->plain->tau[at - key + of]) : 0;
+            if (!(fabs((double)c->r->output[at] - is) <= tau)) return false;
+        }
+    }
+    return n > 0;
+}
+
+/* Keys [*first, *end) are those that depart, some of those between them perhaps not; false: none. */
+static bool keys_that_depart(const columns *c, int32_t *first, int32_t *end) {
+    *first = *end = 0;
+    for (int32_t key = 0; key < c->n_kv; key++) {
+        if (is_column(c, key, key)) continue;
+        if (*end == 0) *first = key;
+        *end = key + 1;
+    }
+    return *end > 0;
+}
+
+/* Those that hold rows as wide. */
+fd_code fd_guess_other_caches(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    const fd_node *reader = t->all.request->args.node, *own = &graph->nodes[reader->input[1]];
+    h.which = FD_CACHE_OF;
+    for (int32_t i = 0; i < graph->n_node && !fd_trial_fits(t); i++) {
+        const fd_node *other = &graph->nodes[i];
+        const int32_t away = other->layer - reader->layer;
+        if (i == own->id || !fd_node_is_kv_cache(other) || away < -1 || away > 1) continue;
+        if (fd_node_width(other) != fd_node_width(own)) continue;
+        h.other = i;
+        FD_TRY(fd_guess_cache_rows(t, h, err));
+    }
+    return FD_OK;
+}
+
+static fd_code try_keys(fd_trial *t, fd_error *err) {
+    const columns c = columns_of(t);
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = c.r->args.node->id};
+    if (!keys_that_depart(&c, &h.first, &h.end)) return FD_OK;
+    for (int32_t of = -1; of < c.n_kv && !fd_trial_fits(t); of++) {
+        if (of == h.first || !is_column(&c, h.first, of)) continue;
+        h.which = of < 0 ? FD_CACHE_ZEROS : FD_CACHE_MOVED;
+        h.n = of < 0 ? 0 : of - h.first;
+        FD_TRY(try_alone_and_both(t, h, err));
+    }
+    h.n = 0;
+    if (!fd_trial_fits(t)) FD_TRY(try_rings(t, h.node, err));
+    return fd_trial_fits(t) ? FD_OK : fd_guess_other_caches(t, h, err);
+}
+
+/* ---- through unrecorded tensors ---- */
+
+/* `node` -1: of K and V alike. */
+static fd_code try_pages(fd_trial *t, int32_t node, fd_error *err) {
+    const int32_t n_kv = t->all.request->args.n_kv;
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = node, .layer = FD_ANY_LAYER};
+    for (h.first = 0; h.first < n_kv && n_kv <= MOST_ROWS; h.first++) /* one row alone */
+        for (h.n = -1; h.n <= 1 && !fd_trial_fits(t); h.n++) {
+            h.end = h.first + 1;
+            h.which = h.n ? FD_CACHE_MOVED : FD_CACHE_ZEROS;
+            if (h.first + h.n >= 0 && h.first + h.n < n_kv) FD_TRY(fd_trial_try(t, &h, err));
+        }
+    for (int sign = -1; sign <= 1 && !fd_trial_fits(t); sign += 2) { /* all of them one further on, or one before */
+        h = (fd_hypothesis){
+            .guess = FD_GUESS_CACHE, .node = node, .layer = FD_ANY_LAYER, .which = FD_CACHE_MOVED, .n = sign};
+        h.first = sign < 0;
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    FD_TRY(try_rings(t, node, err));
+    for (int32_t size = 4; size <= 64; size *= 2) {
+        const int32_t n = (n_kv + size - 1) / size;
+        for (int32_t page = 0; page < n && n <= MOST_PAGES; page++)
+            for (int32_t other = -1; other < n && n > 1 && !fd_trial_fits(t); other++) {
+                if (page == other) continue;
+                h.first = page * size;
+                h.end = h.first + size;
+                h.n = other < 0 ? 0 : (other - page) * size;
+                h.which = other < 0 ? FD_CACHE_ZEROS : FD_CACHE_MOVED;
+                FD_TRY(fd_trial_try(t, &h, err));
+                h.which = FD_CACHE_EXCHANGED;
+                if (page < other && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+            }
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_cache(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes, *node = t->all.request->args.node;
+    int32_t both = 0;
+    if (node->op == FD_OP_ATTN_SCORES) FD_TRY(try_keys(t, err));
+    if (node->op == FD_OP_ATTN_MIX) FD_TRY(fd_guess_values(t, err));
+    if (node->op == FD_OP_ATTN_MIX && !fd_trial_fits(t)) FD_TRY(try_rings(t, node->id, err));
+    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
+        const fd_node *reader = &nodes[t->span[i]];
+        both += reads_cache(reader);
+        if (both == 2 && reader->op == FD_OP_ATTN_SCORES) FD_TRY(try_pages(t, -1, err));
+        if (reads_cache(reader) && !fd_trial_fits(t)) FD_TRY(try_pages(t, reader->id, err));
+    }
+    return FD_OK;
+}
+
+/* ---- rows of nothing in this run ---- */
+
+/* Without being kept: of runs that explain all, the narrowest is the name. */
+static fd_code would_fit(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+    fd_variant v;
+    FD_TRY(fd_evaluate(t->all.bench, h, t->all.request->args.node->id, true, &v, err));
+    *yes = false;
+    if (v.state == FD_VARIANT_COMPUTED) {
+        const fd_explain_fit fit = fd_trial_fit(t, h, &v);
+        *yes = fd_trial_is_fit(t, &fit);
+    }
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
+/* Of values: fewer rows than equations. The last run that reaches the end and explains all, without what it has too many at its end. */
+static fd_code try_unknown_values(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    const int32_t n_kv = t->all.request->args.n_kv;
+    bool fits = false;
+    h.end = n_kv;
+    for (h.first = n_kv - 1; h.first >= 0; h.first--) {
+        FD_TRY(would_fit(t, &h, &fits, err));
+        if (fits) break;
+    }
+    if (!fits) return FD_OK;
+    for (h.end = h.first + 1; h.end < n_kv; h.end++) {
+        FD_TRY(would_fit(t, &h, &fits, err));
+        if (fits) break;
+    }
+    return fd_trial_try(t, &h, err);
+}
+
+/* Of keys: whole columns, few enough that the others say all else is right. */
+fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = r->args.node->id, .which = FD_CACHE_UNKNOWN};
+    if (r->args.node->op == FD_OP_ATTN_SCORES) {
+        const columns c = columns_of(t);
+        if (!keys_that_depart(&c, &h.first, &h.end) || 2 * (h.end - h.first) > r->args.n_kv) return FD_OK;
+        return try_alone_and_both(t, h, err);
+    }
+    return r->args.node->op == FD_OP_ATTN_MIX && r->args.n_kv <= MOST_ROWS ? try_unknown_values(t, h, err) : FD_OK;
+}

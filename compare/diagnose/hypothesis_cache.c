@@ -1,0 +1,167 @@
+/* Rows of a cache that attention reads and that are others than were written: from another place, from another cache, or fitted to
+ * what attention made of them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/diagnose/hypothesis_internal.h"
+
+static int64_t end_of(const fd_hypothesis *h, int64_t n_row) {
+    return h->end > 0 && h->end < n_row ? h->end : n_row;
+}
+
+/* Rows past the last one stay as they are: at another step they may be there. */
+static void move(const fd_hypothesis *h, const float *from, float *rows, int64_t n_row, int64_t width) {
+    for (int64_t r = h->first, end = end_of(h, n_row); r < end; r++) {
+        const int64_t of = r + h->n;
+        const size_t size = sizeof *rows * (size_t)width;
+        if (of < 0 || of >= n_row) continue;
+        memcpy(rows + r * width, from + of * width, size);
+        if (h->which == FD_CACHE_EXCHANGED) memcpy(rows + of * width, from + r * width, size);
+    }
+}
+
+void fd_hypothesis_cache(const fd_hypothesis *h, const float *other, float *rows, int64_t n_row, int64_t width) {
+    const int64_t n = end_of(h, n_row) - h->first;
+    const size_t size = sizeof *rows * (size_t)(n * width);
+    if (n <= 0) return;
+    if (h->which == FD_CACHE_ZEROS) memset(rows + h->first * width, 0, size);
+    if (h->which == FD_CACHE_OF && other) memcpy(rows + h->first * width, other + h->first * width, size);
+    if (h->which != FD_CACHE_MOVED && h->which != FD_CACHE_EXCHANGED) return;
+    float *from = malloc(sizeof *from * (size_t)(n_row * width));
+    if (from) memcpy(from, rows, sizeof *from * (size_t)(n_row * width));
+    if (from) move(h, from, rows, n_row, width);
+    free(from);
+}
+
+/* ---- a ring ---- */
+
+/* The newest position, up to the row's own, that stands where `key` does. */
+static int64_t newest(const fd_hypothesis *h, int64_t key, int64_t own) {
+    return key + (own - key) / h->n * h->n;
+}
+
+static void ring_of_keys(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    const int64_t n_kv = out->width / node->shape[0];
+    for (int64_t at = 0; at < out->n_row * out->width; at += n_kv) {
+        const int64_t own = out->pos0 + at / out->width;
+        for (int64_t key = 0; key <= own && key < n_kv; key++)
+            out->rows[at + key] = out->rows[at + newest(h, key, own)];
+    }
+}
+
+static void ring_of_values(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    const int64_t n_head = node->shape[0], dim = out->width / n_head, n_kv = out->pos0 + out->n_row;
+    const int64_t group = n_head / out->n_kv_head, width = dim * out->n_kv_head;
+    for (int64_t i = 0; i < out->n_row * out->width; i++) {
+        const int64_t row = i / out->width, head = i / dim % n_head, own = out->pos0 + row;
+        const float *weights = out->weights + (row * n_head + head) * n_kv,
+                    *column = out->values + head / group * dim + i % dim;
+        double more = 0;
+        for (int64_t key = 0; key + h->n <= own; key++)
+            more += (double)weights[key] * ((double)column[newest(h, key, own) * width] - (double)column[key * width]);
+        if (own >= h->n) out->rows[i] = (float)((double)out->rows[i] + more);
+    }
+}
+
+/* ---- fitted ---- */
+
+/* Keys: a score is q times the key, so it is what the candidate has. */
+static void fit_keys(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    const int64_t n_kv = out->width / node->shape[0], end = end_of(h, n_kv);
+    for (int64_t at = 0; at < out->n_row * out->width; at += n_kv)
+        for (int64_t key = h->first; key < end; key++) out->rows[at + key] = out->candidate[at + key];
+}
+
+/* Values: Σ weight · (value − what was written) over the keys in question is what the candidate has more, for every row and every head
+ * that shares the values. More of these than keys, and they may contradict each other. */
+typedef struct least_squares {
+    int64_t n;       /* unknown rows */
+    double *squares; /* [n, n] Σ weight · weight, then its Cholesky factor; owned */
+    double *sums;    /* [n] Σ weight · difference, then the solution; owned */
+} least_squares;
+
+static bool factorise(least_squares *s) {
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t j = 0; j <= i; j++) {
+            double sum = s->squares[i * s->n + j];
+            for (int64_t k = 0; k < j; k++) sum -= s->squares[i * s->n + k] * s->squares[j * s->n + k];
+            /* a key that rows hardly weigh apart from the others has no value of its own */
+            if (i == j && !(sum > 0x1p-30 * s->squares[i * s->n + i])) return false;
+            s->squares[i * s->n + j] = i == j ? sqrt(sum) : sum / s->squares[j * s->n + j];
+        }
+    return true;
+}
+
+static void solve(const least_squares *s) {
+    for (int64_t i = 0; i < s->n; i++) {
+        for (int64_t k = 0; k < i; k++) s->sums[i] -= s->squares[i * s->n + k] * s->sums[k];
+        s->sums[i] /= s->squares[i * s->n + i];
+    }
+    for (int64_t i = s->n - 1; i >= 0; i--) {
+        for (int64_t k = i + 1; k < s->n; k++) s->sums[i] -= s->squares[k * s->n + i] * s->sums[k];
+        s->sums[i] /= s->squares[i * s->n + i];
+    }
+}
+
+typedef struct value_fit {
+    const fd_output_rows *out;
+    int64_t first, n_head, n_kv, dim, group;
+} value_fit;
+
+static const float *weights_of(const value_fit *f, int64_t row, int64_t head) {
+    return f->out->weights + (row * f->n_head + head) * f->n_kv + f->first;
+}
+
+static bool add_up_squares(const value_fit *f, int64_t kv_head, least_squares *s) {
+    memset(s->squares, 0, sizeof *s->squares * (size_t)(s->n * s->n));
+    for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
+        for (int64_t head = kv_head * f->group; head < (kv_head + 1) * f->group; head++)
+            for (int64_t i = 0; i < s->n; i++)
+                for (int64_t j = 0; j <= i; j++)
+                    s->squares[i * s->n + j] +=
+                        (double)weights_of(f, row, head)[i] * (double)weights_of(f, row, head)[j];
+    return factorise(s);
+}
+
+static void fit_column(const value_fit *f, int64_t kv_head, int64_t d, const least_squares *s) {
+    const int64_t first = kv_head * f->group, end = first + f->group;
+    memset(s->sums, 0, sizeof *s->sums * (size_t)s->n);
+    for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
+        for (int64_t head = first; head < end; head++) {
+            const int64_t at = (row * f->n_head + head) * f->dim + d;
+            const double more = (double)f->out->candidate[at] - (double)f->out->rows[at];
+            for (int64_t i = 0; i < s->n; i++) s->sums[i] += (double)weights_of(f, row, head)[i] * more;
+        }
+    solve(s);
+    for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
+        for (int64_t head = first; head < end; head++) {
+            double more = 0;
+            for (int64_t i = 0; i < s->n; i++) more += (double)weights_of(f, row, head)[i] * s->sums[i];
+            float *to = &f->out->rows[(row * f->n_head + head) * f->dim + d];
+            *to = (float)((double)*to + more);
+        }
+}
+
+static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    const int64_t n_head = node->shape[0], n_kv = out->pos0 + out->n_row, n_kv_head = out->n_kv_head;
+    const value_fit f = {out, h->first, n_head, n_kv, out->width / n_head, n_head / n_kv_head};
+    least_squares s = {.n = end_of(h, n_kv) - h->first};
+    if (s.n <= 0 || (out->n_row - out->n_unjudged) * f.group <= s.n) return;
+    s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
+    s.sums = malloc(sizeof *s.sums * (size_t)s.n);
+    for (int64_t kv_head = 0; kv_head < n_kv_head && s.squares && s.sums; kv_head++)
+        if (add_up_squares(&f, kv_head, &s))
+            for (int64_t d = 0; d < f.dim; d++) fit_column(&f, kv_head, d, &s);
+    free(s.squares);
+    free(s.sums);
+}
+
+void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    const bool keys = node->op == FD_OP_ATTN_SCORES, ring = h->which == FD_CACHE_RING;
+    const bool values = node->op == FD_OP_ATTN_MIX && out->weights && out->values && out->n_kv_head > 0;
+    if (keys && ring) ring_of_keys(h, node, out);
+    if (keys && !ring && out->candidate) fit_keys(h, node, out);
+    if (values && ring) ring_of_values(h, node, out);
+    if (values && !ring && out->candidate) fit_values(h, node, out);
+}

@@ -1,0 +1,119 @@
+/* Attention that reads other rows of its cache than were written. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+
+typedef void (*change_rows)(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own);
+
+/* Row by row, since each row may find another cache. */
+static void read_from(const fd_op_args *args, change_rows change) {
+    const fd_node *nodes = args->graph->nodes, *cache = &nodes[args->node->input[1]];
+    const int64_t width = fd_node_width(cache), n = width * args->n_kv;
+    const int64_t in = fd_node_row_stride(&nodes[args->node->input[0]], args->n_kv);
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    cr_assert(rows);
+    for (int32_t r = 0; r < args->n_pos; r++) {
+        fd_op_args own = *args;
+        memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
+        change(rows, args->in[1], args, width, args->pos0 + r);
+        own.pos0 += r;
+        own.n_pos = 1;
+        own.in[0] = (const float *)args->in[0] + r * in;
+        own.in[1] = rows;
+        own.out = (float *)args->out + r * fd_node_row_stride(args->node, args->n_kv);
+        run_clean(&own);
+    }
+    free(rows);
+}
+
+static void one_before(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)own;
+    memcpy(rows + width, right, sizeof *rows * (size_t)((args->n_kv - 1) * width));
+}
+static void in_ring_of_5(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)args;
+    for (int64_t p = 5; p <= own; p++) memcpy(rows + p % 5 * width, right + p * width, sizeof *rows * (size_t)width);
+}
+static void another_run(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)own;
+    for (int64_t i = 2 * width; i < 5 * width && i < args->n_kv * width; i++) rows[i] = sinf((float)(i % 97));
+}
+
+static void shifted(const fd_op_args *args) {
+    read_from(args, one_before);
+}
+static void ring(const fd_op_args *args) {
+    read_from(args, in_ring_of_5);
+}
+static void stale(const fd_op_args *args) {
+    read_from(args, another_run);
+}
+
+static fd_node *mix_of(const fd_graph *g, const fd_node *scores) {
+    for (int32_t i = scores->id; i < g->n_node; i++)
+        if (g->nodes[i].op == FD_OP_ATTN_MIX && g->nodes[i].layer == scores->layer) return &g->nodes[i];
+    cr_assert(false, "%s: no attn_out", scores->name);
+    return NULL;
+}
+
+static void v_one_before(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = shifted;
+}
+static void short_ring(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = ring;
+}
+static void stale_rows(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = stale;
+}
+static void stale_values(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = stale;
+}
+/* The first three of K are V's, which the node that writes them has kept. */
+static float first_of_v[3 * 256];
+static void write_and_keep(const fd_op_args *args) {
+    const size_t size = sizeof *first_of_v * (size_t)(3 * fd_node_width(args->node));
+    cr_assert_leq(size, sizeof first_of_v);
+    run_clean(args);
+    memcpy(first_of_v, args->out, size);
+}
+static void as_v(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args, (void)own;
+    memcpy(rows, first_of_v, sizeof *rows * (size_t)(3 * width));
+}
+static void first_three_of_v(const fd_op_args *args) {
+    read_from(args, as_v);
+}
+static void keys_of_v(fd_graph *g, fd_node *n) {
+    g->nodes[mix_of(g, n)->input[1]].override = write_and_keep;
+    n->override = first_three_of_v;
+}
+
+static const struct {
+    guessed bug;
+    bool through_gaps; /* its rows are this run's: named through unrecorded tensors, too */
+} bugs[] = {
+    {{"attn_out", v_one_before, "cache_rows_wrong",
+      "the V rows from position 1 on are read from those of 1 position before"},
+     false},
+    {{"attn_scores", short_ring, "cache_ring_short", "the cache of K and V is a ring of 5 rows"}, true},
+    {{"blk.2.attn_scores", keys_of_v, "other_cache", "the K rows of positions 0…2 are read from blk.2.cache_v"}, false},
+    {{"attn_scores", stale_rows, "cache_rows_stale",
+      "the K and V rows of positions 2…4 that attention reads are not what"},
+     false},
+    {{"blk.1.attn_out", stale_values, "cache_rows_stale",
+      "the V rows of positions 2…4 that attention reads are not what"},
+     false},
+};
+
+Test(cache, rows_from_another_place_another_cache_or_another_run_are_named) {
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        for (int spans = 0; spans < (bugs[i].through_gaps ? 2 : 1); spans++)
+            expect_guess(&b, &bugs[i].bug, spans ? fused : all, "f32", true);
+    close_model(&b);
+}
