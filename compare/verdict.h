@@ -226,8 +226,7 @@ typedef struct fd_verdict_counts {
     uint32_t grid;    /* coarsest type anything was compared in */
 } fd_verdict_counts;
 
-/* Something worth saying that no other part of the verdict says; `side` and `n` as listed. report/remarks.h has the
- * words. */
+/* Something worth saying that no other part of the verdict says; `side` and `n` as listed. Its words: report/remarks.h. */
 typedef enum fd_remark_kind {
     /* reasons: why a verdict of "identical" or "noise" is impossible */
     FD_REASON_NOT_SEEN,  /* n: tensors that could not be looked at */
@@ -245,6 +244,7 @@ typedef enum fd_remark_kind {
     FD_REASON_SPAN_INCONCLUSIVE, /* node, of a span from `other` on; text: globs to record */
     FD_REASON_CHOICE_UNRECORDED, /* n: position where the tokens part */
     FD_REASON_ONE_POSITION,
+    FD_REASON_PRINTED,         /* node; n: digits, tensors printed, of so many; flag: decimals */
     FD_REASON_MIXED_CLASS,     /* node; text: what its kind is rounded to */
     FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
     FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */

@@ -67,6 +67,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "errors; record more of the ops, or give --candidate",
             v->replay.numerics);
         break;
+    case FD_REASON_PRINTED:
+        SAY("cannot tell: %s was printed with %lld %s and read back, and so were %lld of %lld tensors looked at: no "
+            "bound knows "
+            "that; write nine significant digits (%%.9g) or binary values",
+            r->node, a, r->flag ? "decimals" : "significant digits", b, c);
+        break;
     case FD_REASON_RESIDUAL:
         SAY("cannot tell at %s: %.16s of it is left in %lld rows, where %s leaves a millionth: a bug within the "
             "bounds, or "
