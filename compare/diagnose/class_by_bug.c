@@ -122,17 +122,36 @@ static bool worth_asking(const attempt *a, int rank, bool table_alone) {
     return a->first.span_first == a->first.node || rank < (table_alone ? 2 : 1);
 }
 
-static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, fd_class_evidence *evidence,
-                                fd_error *err) {
-    bool guesses = !is_tight(options->numerics, options->graph); /* in that one they come with the verdict */
+static fd_code try_attempt(fd_attribution_options *options, attempt *a, bool table_alone, fd_class_evidence *evidence,
+                           fd_error *err) {
+    FD_TRY(explain(options, a, table_alone, evidence->undecided, err));
+    if (a->named) take(options, a, evidence);
+    return FD_OK;
+}
+
+/* Guesses: in the inferred class, if that is tight, they come with the verdict. */
+static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, bool guesses,
+                                fd_class_evidence *evidence, fd_error *err) {
     for (int pass = 0; pass < 1 + guesses; pass++)
         for (int i = 0; i < n; i++) {
             if (!worth_asking(&attempts[i], i, pass == 0)) continue;
-            FD_TRY(explain(options, &attempts[i], pass == 0, evidence->undecided, err));
-            if (!attempts[i].named) continue;
-            take(options, &attempts[i], evidence);
-            return FD_OK;
+            FD_TRY(try_attempt(options, &attempts[i], pass == 0, evidence, err));
+            if (attempts[i].named) return FD_OK;
         }
+    return FD_OK;
+}
+
+/* Where attention departs first, all else says nothing of the cache's type: it may be another's than that of the class that was
+ * inferred. `own`: in that class, where no guess explains it. */
+static fd_code explain_with_other_caches(fd_attribution_options *options, const attempt *own, attempt *attempts, int n,
+                                         fd_class_evidence *evidence, fd_error *err) {
+    int n_asked = 0;
+    for (int i = 0; i < n && n_asked < 3; i++) {
+        if (attempts[i].n != own->n || attempts[i].first.node != own->first.node) continue;
+        n_asked++;
+        FD_TRY(try_attempt(options, &attempts[i], false, evidence, err));
+        if (attempts[i].named) return FD_OK;
+    }
     return FD_OK;
 }
 
@@ -161,18 +180,25 @@ static bool take_tight(void *user, int32_t i) {
     return true;
 }
 
-/* In the inferred class, which is tight: as it was judged there, if that is not too much. */
+static bool reads_cache(const fd_attribution_options *options, const fd_node_finding *f) {
+    const fd_op op = options->graph->nodes[f->node].op;
+    return f->finding != FD_FOUND_NOTHING && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
+}
+
+/* In the inferred class, which is tight: as it was judged there, if that is not too much. out->of is borrowed. */
 static fd_code explain_inferred(const fd_attribution_options *options, const fd_attribution *judged, bool undecided,
-                                bool *done, fd_error *err) {
+                                attempt *out, fd_error *err) {
     attempt own = {.class_ = options->numerics, .of = *judged};
     bool too_much = judged->n_pos > MOST_POSITIONS;
     fd_code code = too_much ? judge(options, options->numerics, &own, err) : FD_OK;
     if (code == FD_OK) {
         measure(&own, options->graph);
         code = explain(options, &own, true, undecided, err);
+        if (code == FD_OK && !own.named && reads_cache(options, &own.first))
+            code = explain(options, &own, false, undecided, err);
     }
-    *done = own.first.finding == FD_FOUND_NOTHING || own.named;
     if (too_much) fd_attribution_free(&own.of);
+    *out = own;
     return code;
 }
 
@@ -182,17 +208,20 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const fd_numerics_class *inferred = options->numerics;
     tight_classes tight = {.options = options};
     int32_t n = 0;
-    bool done = false;
+    attempt own = {0};
+    const bool is_one = is_tight(inferred, options->graph);
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
-    if (is_tight(inferred, options->graph)) FD_TRY(explain_inferred(options, judged, evidence->undecided, &done, err));
-    if (done) return FD_OK;
+    if (is_one) FD_TRY(explain_inferred(options, judged, evidence->undecided, &own, err));
+    if (is_one && (own.named || own.first.finding == FD_FOUND_NOTHING)) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
         if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
             tight.at[n++].class_ = fd_numerics_class_at(i);
     const fd_jobs jobs = {0, n, fd_products_callers(options->device), &tight, is_needless, judge_tight, take_tight};
     fd_code code = fd_run_in_order(&jobs, err);
     qsort(tight.at, (size_t)n, sizeof *tight.at, by_what_is_left);
-    if (code == FD_OK) code = explain_in_order(options, tight.at, n, evidence, err);
+    if (code == FD_OK) code = explain_in_order(options, tight.at, n, !is_one, evidence, err);
+    if (code == FD_OK && is_one && options->numerics == inferred && reads_cache(options, &own.first))
+        code = explain_with_other_caches(options, &own, tight.at, n, evidence, err);
     for (int32_t i = 0; i < n; i++) fd_attribution_free(&tight.at[i].of);
     return code;
 }
