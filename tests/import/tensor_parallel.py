@@ -90,6 +90,8 @@ def all_reduce(parts, name):
         result[1][1:] = total[:-1]
     if has(f"{name}_unreduced"):
         result = parts
+    if has(f"{name}_mean"):
+        result = [t / f32(len(parts)) for t in result]
     return result
 
 
@@ -170,6 +172,8 @@ def ffn(x):
         put("ffn_gate", gate), put("ffn_up", up)
     act = put("ffn_act", [e.activate(g, u) for g, u in zip(gate, up)])
     parts = [act[r] @ weight("ffn_down")[:, shared(r, n, size)].T for r in range(n_rank)]
+    if has("down_alike"):  # every rank has the whole product, and they are added up all the same
+        parts = [sum(parts)] * n_rank
     if form == "folders":
         return reduced(put("ffn_down", parts), "down")
     return put("ffn_down", reduced(parts, "down"))
@@ -182,7 +186,9 @@ def forward(ids, caches):
     for e.layer in range(e.n_layer):
         name = f"blk.{e.layer}."
         normed = put("attn_norm", [e.norm(t, name + "attn_norm.weight") for t in x])
-        x = put("ffn_inp", [a + b for a, b in zip(x, attention(normed, caches))])
+        branch = attention(normed, caches)
+        times = f32(n_rank if has("stream_on_every_rank") else 1)  # added before the all-reduce
+        x = put("ffn_inp", [times * a + b for a, b in zip(x, branch)])
         normed = [e.norm(t, name + "ffn_norm.weight") for t in x]
         if has("norm_on_one_rank"):
             normed[1] = normed[1] * f32(1.02)

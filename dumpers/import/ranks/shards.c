@@ -35,29 +35,37 @@ static bool is_by_row(fd_shard shard) {
     return shard == FD_SHARD_VOCABULARY || shard == FD_SHARD_EXPERT;
 }
 
+/* Of one name: what its tensors look like. */
+typedef struct ballot {
+    const char *name;
+    fd_shard by_row; /* FD_SHARD_REPLICATED: none has rows of some ranks */
+    int32_t n, n_summed;
+} ballot;
+
+static fd_shard elected(const ballot *b) {
+    return b->by_row != FD_SHARD_REPLICATED ? b->by_row : 2 * b->n_summed > b->n ? FD_SHARD_ROW : FD_SHARD_REPLICATED;
+}
+
 /* Layers and steps vote: where a rank once has a row that others have not, it is so everywhere, though two may have a
- * token; and what is a copy anywhere is one everywhere, since sums of ranks are never equal. */
+ * token; between copies and sums most decide, since a bug of one layer makes its sums equal, or its copies far apart. */
 static fd_code vote(fd_joiner *k) {
     const fd_graph *graph = k->options->graph;
-    struct voted {
-        const char *name;
-        fd_shard shard;
-    } *voted = malloc(sizeof *voted * (size_t)(graph->n_node + 1));
+    ballot *ballots = malloc(sizeof *ballots * (size_t)(graph->n_node + 1));
     size_t n = 0;
-    if (!voted) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
+    if (!ballots) return fd_fail(k->err, FD_ERR_MEMORY, "ranks: out of memory");
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < k->whole->n; i++) {
             fd_joined *j = &k->ranks->joined[i];
             if (j->node < 0 || !j->whole_each || j->alone) continue;
             const char *name = fd_joined_suffix(graph, j);
             size_t at = 0;
-            while (at < n && strcmp(voted[at].name, name) != 0) at++;
-            if (at == n) voted[n++] = (struct voted){name, j->shard};
-            bool wins = is_by_row(j->shard) || (j->shard == FD_SHARD_REPLICATED && !is_by_row(voted[at].shard));
-            if (pass == 0 && wins) voted[at].shard = j->shard;
-            if (pass == 1) j->shard = voted[at].shard;
+            while (at < n && strcmp(ballots[at].name, name) != 0) at++;
+            if (at == n) ballots[n++] = (ballot){.name = name, .by_row = FD_SHARD_REPLICATED};
+            if (pass == 0 && is_by_row(j->shard)) ballots[at].by_row = j->shard;
+            if (pass == 0) ballots[at].n++, ballots[at].n_summed += j->shard == FD_SHARD_ROW;
+            if (pass == 1) j->shard = elected(&ballots[at]);
         }
-    free(voted);
+    free(ballots);
     return FD_OK;
 }
 

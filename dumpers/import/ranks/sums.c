@@ -43,16 +43,23 @@ static fd_code read_addition(const struct fd_ranks *ranks, const fd_joined *sum,
     return FD_OK;
 }
 
-/* ||result - stream - Σ times(r) · partial(r)||² / ||Σ partial||² of rank 0's result, where times is 1 but for rank `which`. */
-static double residual(const addition *a, int32_t n_rank, int32_t which, double times) {
+/* A reading of the addition: how often the stream and each rank's partial sum count; rank `which` counts otherwise. */
+typedef struct reading {
+    double stream, partial;
+    int32_t which;
+    double times;
+} reading;
+
+/* ||result - the sum as it is read||² / ||Σ partial||² of rank 0's result. */
+static double left(const addition *a, int32_t n_rank, reading as) {
     double d2 = 0, sum2 = 0;
     for (int64_t i = 0; i < a->n; i++) {
         double sum = 0, all = 0;
         for (int32_t r = 0; r < n_rank; r++) {
-            sum += (r == which ? times : 1) * a->partial[r][i];
+            sum += (r == as.which ? as.times : as.partial) * a->partial[r][i];
             all += a->partial[r][i];
         }
-        double d = a->result[0][i] - a->stream[i] - sum;
+        double d = a->result[0][i] - as.stream * a->stream[i] - sum;
         d2 += d * d;
         sum2 += all * all;
     }
@@ -79,11 +86,16 @@ static void explain(const addition *a, int32_t n_rank, const char *name, char *o
     if (unreduced(a, n_rank) <= rounding_of_sums)
         return (void)snprintf(out, size, "%s was not reduced: each rank adds its own partial sum", name);
     for (int32_t r = 0; r < n_rank; r++) {
-        if (residual(a, n_rank, r, 0) <= rounding_of_sums)
+        if (left(a, n_rank, (reading){1, 1, r, 0}) <= rounding_of_sums)
             return (void)snprintf(out, size, "rank %d's partial sum of %s is missing", r, name);
-        if (residual(a, n_rank, r, 2) <= rounding_of_sums)
+        if (left(a, n_rank, (reading){1, 1, r, 2}) <= rounding_of_sums)
             return (void)snprintf(out, size, "rank %d's partial sum of %s is added twice", r, name);
     }
+    if (left(a, n_rank, (reading){1, 1.0 / n_rank, -1, 0}) <= rounding_of_sums)
+        return (void)snprintf(out, size, "the ranks' partial sums of %s are averaged, not added up", name);
+    if (left(a, n_rank, (reading){n_rank, 1, -1, 0}) <= rounding_of_sums)
+        return (void)snprintf(out, size, "the stream is added on every rank, %d times, to the partial sums of %s",
+                              n_rank, name);
     snprintf(out, size, "it is not the stream plus the ranks' partial sums of %s", name);
 }
 
@@ -101,7 +113,7 @@ fd_code fd_joined_check_sum(struct fd_ranks *ranks, const fd_graph *graph, const
         for (int32_t row = 0; !f->text[0] && row < fd_joined_n_row(ranks, j); row++) {
             addition a = {0};
             fd_code code = read_addition(ranks, j, stream, partial, row, &a, err);
-            if (code == FD_OK && !(residual(&a, ranks->n_rank, 0, 1) <= rounding_of_sums)) {
+            if (code == FD_OK && !(left(&a, ranks->n_rank, (reading){1, 1, -1, 0}) <= rounding_of_sums)) {
                 f->position = j->pos0 + row;
                 explain(&a, ranks->n_rank, graph->nodes[partial->node].name, f->text, sizeof f->text);
             }
