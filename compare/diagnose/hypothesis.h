@@ -80,11 +80,13 @@ typedef enum fd_statistic {
     FD_STATISTIC_ABSOLUTE,     /* the mean of absolute values, no root */
     FD_STATISTIC_FIRST_ROW,    /* every row's is that of its step's first row */
 } fd_statistic;
-/* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column. */
+/* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column; or one
+ * choice of the terms of a sum does. */
 typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
+    FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
 } fd_own_rule;
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,

@@ -10,7 +10,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
-           h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
+           (h->guess == FD_GUESS_OWN && h->which != FD_OWN_EXPERTS) || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
 }
 
 /* A hypothesis of Q's rows is asked of K's, too, which may be shorter: elements that these have not stay as they are. */

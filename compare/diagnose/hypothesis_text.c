@@ -121,6 +121,10 @@ static void own_text(const fd_hypothesis *h, const fd_node *node, char *to, size
         SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
         break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
+    case FD_OWN_EXPERTS:
+        SAY("of the chosen experts some are not added, in each row others: as where an expert takes so many rows "
+            "alone");
+        break;
     }
 }
 
