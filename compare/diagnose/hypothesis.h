@@ -30,7 +30,8 @@ typedef enum fd_guess {
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
-    FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
+    FD_GUESS_FACTOR, /* elements [first, end) of every row (of scores and weights: heads), times `value`; `which` 1: before the
+                         bias is added */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
@@ -152,6 +153,7 @@ typedef struct fd_output_rows {
     int32_t n_unjudged;
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
+    const float *bias;      /* [width]; NULL: the node has none */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;
     double *scratch; /* twice as many as rows has */
