@@ -62,12 +62,15 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     int64_t width = fd_node_row_stride(node, t->all.request->args.n_kv);
     fd_hypothesis h = {
         .guess = FD_GUESS_FACTOR, .node = node->id, .end = node->over_kv ? node->shape[0] : (int32_t)width};
-    for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
-        h.value = factors[i];
-        FD_TRY(fd_trial_try(t, &h, err));
+    for (h.which = 0; h.which < 1 + has_bias(node); h.which++) {
+        bool found;
+        for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+            h.value = factors[i];
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
     }
-    bool found;
-    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, 1, &found, err);
+    return FD_OK;
 }
 
 /* Any tensor's, then a cache's alone. */

@@ -36,7 +36,7 @@ typedef enum fd_guess {
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
-    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone */
+    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both */
 } fd_guess;
@@ -79,6 +79,7 @@ typedef enum fd_statistic {
     FD_STATISTIC_FIRST_OF_ALL, /* squares of the first `n` elements, over all */
     FD_STATISTIC_FIRST,        /* over these */
     FD_STATISTIC_ABSOLUTE,     /* the mean of absolute values, no root */
+    FD_STATISTIC_LARGEST,      /* the largest absolute value */
     FD_STATISTIC_FIRST_ROW,    /* every row's is that of its step's first row */
 } fd_statistic;
 /* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column; or one

@@ -129,6 +129,7 @@ static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
 
 static float clamped(const fd_hypothesis *h, float x) {
     const float limit = (float)h->value;
+    if (h->which == 2) return fabsf(x) < limit ? 0.0f : x;
     return x > limit ? limit : h->which == 0 && x < -limit ? -limit : x;
 }
 
