@@ -3,128 +3,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Rows asked about. Every explanation runs the ops once more; 2^29 multiplications are about a second of it. Through a
- * span there are some hundred of them, so fewer rows have to do. */
-enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
-#define MOST_PRODUCTS      0x1p29
-#define MOST_PRODUCTS_SPAN 0x1p27
+#include "compare/diagnose/asked_rows.h"
+#include "compare/diagnose/later_rows.h"
 
 typedef struct recorded {
     const fd_diagnose_options *o;
-    int32_t most; /* rows from the finding on that are asked about; 0: as many as time allows */
-    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier, batch_offset, batch_end;
-    bool row_by_row; /* the rows that are asked about are steps of one position */
-    double products;
+    fd_asked_rows at;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
     fd_error err; /* the first failure while a tensor was read */
     fd_code code;
 } recorded;
 
-/* ---- which positions ---- */
-
-/* What the node is computed through: multiplications a row, and whether an unrecorded cache is among it, which needs the
- * rows of all positions before. */
-typedef struct span_cost {
-    double products;
-    bool history, several;
-} span_cost;
-
-static double products_of(const fd_graph *graph, const fd_node *node) {
-    if (node->weight[0] < 0) return 0;
-    const fd_weight *w = &graph->weights[node->weight[0]];
-    double n = (double)w->n_row * (double)w->n_col;
-    if (node->op == FD_OP_EXPERT_MATMUL) return n * node->shape[0] / graph->hparams.n_expert;
-    return node->op == FD_OP_MATMUL || node->op == FD_OP_HEAD_MATMUL ? n : 0;
-}
-
-static bool is_recorded(const recorded *r, const fd_node *node) {
-    bool ignored = r->o->ignored && r->o->ignored[node->id];
-    return !ignored && fd_trace_has_data(r->o->trace, node->name);
-}
-
-static fd_code cost_of(const recorded *r, const fd_node *root, span_cost *out, fd_error *err) {
-    const fd_graph *graph = r->o->graph;
-    bool *in = calloc((size_t)graph->n_node, sizeof *in);
-    *out = (span_cost){0};
-    if (!in) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    in[root->id] = true;
-    for (int32_t i = root->id; i >= 0; i--) {
-        const fd_node *node = &graph->nodes[i];
-        if (!in[i] || (i != root->id && is_recorded(r, node))) continue;
-        out->products += products_of(graph, node);
-        out->several |= i != root->id;
-        out->history |= i != root->id && node->op == FD_OP_KV_WRITE;
-        for (int k = 0; k < FD_MAX_INPUTS; k++)
-            if (node->input[k] >= 0) in[node->input[k]] = true;
-    }
-    free(in);
-    return FD_OK;
-}
-
-static int32_t most_rows(const span_cost *cost) {
-    double rows = (cost->several ? MOST_PRODUCTS_SPAN : MOST_PRODUCTS) / (cost->products + 1);
-    return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
-}
-
-/* The step of the trace that holds `pos`, together with the following steps where all have one position: *single. */
-static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end, bool *single) {
-    const fd_trace_step *steps = fd_trace_steps(trace);
-    int32_t n = fd_trace_n_step(trace), s = 0;
-    *first = 0;
-    *single = false;
-    for (; s < n && pos >= steps[s].pos0 + steps[s].n_pos; s++) *first = steps[s].pos0 + steps[s].n_pos;
-    *end = n_pos;
-    if (s == n) return;
-    *first = steps[s].pos0;
-    *end = steps[s].pos0 + steps[s].n_pos;
-    *single = steps[s].n_pos == 1;
-    for (; *single && s < n && steps[s].n_pos == 1; s++) *end = steps[s].pos0 + 1;
-    if (*end > n_pos) *end = n_pos;
-}
-
-/* `few`: the first of them that show the finding. */
-static fd_code choose_rows(recorded *r, const fd_node *node, bool few, fd_error *err) {
-    const fd_diagnose_options *o = r->o;
-    int32_t pos = o->finding->pos, first, end, step_end;
-    span_cost cost;
-    FD_TRY(cost_of(r, node, &cost, err));
-    int32_t most = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
-    step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
-    step_end = end;
-    bool history = cost.history && node->op != FD_OP_KV_WRITE;
-    /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
-    int32_t from = history || (r->most == 0 && pos < first + most) ? first : pos;
-    if (end > from + most) end = from + most > pos ? from + most : pos + 1;
-    if (r->most > 0 && end > pos + r->most) end = pos + r->most;
-    bool context = r->most > 0 && !history && from > first && node->op != FD_OP_KV_WRITE; /* it may be the row before */
-    from -= context;
-    r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
-    r->n_context = history ? first : 0;
-    bool earlier = (few && history) || (r->most > 0 && (history || node->op == FD_OP_KV_WRITE));
-    r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
-    if (o->whole_run) r->n_context = 0;
-    r->n_earlier = r->pos0 == 0 ? first : 0;
-    r->batch_offset = r->pos0 - first;
-    r->batch_end = step_end;
-    r->n_pos = end - r->pos0;
-    r->n_kv = end;
-    r->products = cost.products;
-    return FD_OK;
-}
-
 /* ---- what was recorded there ---- */
 
 static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error *err) {
-    int64_t stride = fd_node_row_stride(node, r->n_kv);
-    int32_t first = node->op == FD_OP_KV_WRITE ? 0 : r->pos0, n = r->n_kv - first;
-    int32_t in_trace = is_recorded(r, node) ? fd_trace_find(r->o->trace, node->name) : -1;
+    int64_t stride = fd_node_row_stride(node, r->at.n_kv);
+    int32_t first = node->op == FD_OP_KV_WRITE ? 0 : r->at.pos0, n = r->at.n_kv - first;
+    int32_t in_trace = fd_asked_is_recorded(r->o, node) ? fd_trace_find(r->o->trace, node->name) : -1;
     float *rows = malloc(sizeof *rows * (size_t)(n * stride));
     double *row = malloc(2 * sizeof *row * (size_t)stride); /* and scratch after it */
     bool present = in_trace >= 0;
     fd_code code = FD_OK;
     if (!rows || !row) code = fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
     for (int32_t p = 0; p < n && present && code == FD_OK; p++) {
-        code = fd_replay_read_row(r->o->trace, in_trace, node, first + p, r->n_kv, row + stride, row, &present, err);
+        code = fd_replay_read_row(r->o->trace, in_trace, node, first + p, r->at.n_kv, row + stride, row, &present, err);
         for (int64_t i = 0; i < stride && present && code == FD_OK; i++) rows[p * stride + i] = (float)row[i];
     }
     free(row);
@@ -159,24 +61,24 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .tensor = tensor,
                               .stored = stored,
                               .user = r,
-                              .n_context = r->n_context,
-                              .n_unjudged = r->n_unjudged,
-                              .n_earlier = r->n_earlier,
-                              .n_tokens_before = r->pos0,
-                              .products = r->products};
+                              .n_context = r->at.n_context,
+                              .n_unjudged = r->at.n_unjudged,
+                              .n_earlier = r->at.n_earlier,
+                              .n_tokens_before = r->at.pos0,
+                              .products = r->at.products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
-                            .pos0 = r->pos0,
-                            .n_pos = r->n_pos,
-                            .n_kv = r->n_kv,
-                            .row_by_row = r->row_by_row,
-                            .batch_offset = r->batch_offset,
+                            .pos0 = r->at.pos0,
+                            .n_pos = r->at.n_pos,
+                            .n_kv = r->at.n_kv,
+                            .row_by_row = r->at.row_by_row,
+                            .batch_offset = r->at.batch_offset,
                             .first_batch = fd_trace_n_step(o->trace) > 0 ? fd_trace_steps(o->trace)[0].n_pos : 0,
-                            .batch_end = r->batch_end,
-                            .tokens = fd_trace_tokens(o->trace) + r->pos0};
+                            .batch_end = r->at.batch_end,
+                            .tokens = fd_trace_tokens(o->trace) + r->at.pos0};
     for (int k = 0; k < FD_MAX_INPUTS; k++)
         if (node->input[k] >= 0) ask.args.in[k] = tensor(r, node->input[k]);
-    if (ask.output && node->op == FD_OP_KV_WRITE) ask.output += r->pos0 * fd_node_row_stride(node, r->n_kv);
+    if (ask.output && node->op == FD_OP_KV_WRITE) ask.output += r->at.pos0 * fd_node_row_stride(node, r->at.n_kv);
     return ask;
 }
 
@@ -188,9 +90,11 @@ static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
 
 static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, recorded *r,
                              fd_error *err) {
-    *r = (recorded){.o = o, .most = most, .rows = calloc((size_t)o->graph->n_node, sizeof *r->rows)};
+    *r = (recorded){.o = o, .rows = calloc((size_t)o->graph->n_node, sizeof *r->rows)};
     if (!r->rows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    return choose_rows(r, node, few, err);
+    FD_TRY(fd_choose_rows(o, node, few, most, true, &r->at, err));
+    if (!r->at.for_hidden_scores || tensor(r, node->id)) return FD_OK;
+    return fd_choose_rows(o, node, few, most, false, &r->at, err); /* rows of earlier steps lack */
 }
 
 static void close_recorded(recorded *r) {
@@ -219,8 +123,8 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
             code = h ? fd_explain_fits(&ask, h, fits, err) : fd_explain(&ask, out, err);
         } else if (all.code == FD_OK && !h) {
             *out = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
-            out->first_pos = all.pos0;
-            out->last_pos = all.n_kv - 1;
+            out->first_pos = all.at.pos0;
+            out->last_pos = all.at.n_kv - 1;
         }
     }
     const recorded *failed = all.code != FD_OK ? &all : &few;
@@ -246,6 +150,7 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
 
 fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     fd_explanation whole = {0};
+    bool refuted = false;
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
     const fd_node_finding *f = options->finding;
     /* one row of a cache may have come there in many ways; and through a span each question costs seconds, so there the
@@ -257,7 +162,8 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
     whole = *out;
     *out = (fd_explanation){0};
     FD_TRY(ask_about(options, whole.n_departing, out, NULL, NULL, err));
-    if (!out->named) *out = whole;
+    if (out->named) FD_TRY(fd_refuted_by_rows(options, &out->remaining[0].hypothesis, &refuted, err));
+    if (!out->named || refuted) *out = whole;
     return FD_OK;
 }
 

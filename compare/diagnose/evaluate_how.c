@@ -1,4 +1,4 @@
-/* Ops that a hypothesis runs in another way: with another state, by another statistic, or twice. */
+/* Ops that a hypothesis runs in another way: with another state, by another statistic, twice, or with fewer experts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,9 +91,54 @@ static void run_twice(const fd_evaluation *ev, const fd_op_args *args) {
     free(once);
 }
 
+/* What the experts of `set` leave of the candidate's row: Σ (c - Σ w x)². */
+static double left_by(uint32_t set, const float *candidate, const float *x, const float *w, int32_t k, int64_t n) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double y = 0;
+        for (int32_t e = 0; e < k; e++)
+            if (set >> e & 1) y += (double)w[e] * (double)x[e * n + i];
+        squares += ((double)candidate[i] - y) * ((double)candidate[i] - y);
+    }
+    return squares;
+}
+
+/* In each row of the candidate's the experts that come nearest to it, all of them where none come nearer. */
+static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
+    const fd_explain_request *r = ev->bench->request;
+    const int32_t k = args->graph->nodes[args->node->input[1]].shape[0];
+    const int64_t n = fd_node_width(args->node);
+    const float *candidate = r->output + (args->pos0 - r->args.pos0) * n;
+    const size_t size = sizeof(float) * (size_t)(args->n_pos * k);
+    float *weights = malloc(size);
+    fd_op_args some = *args;
+    if (weights) memcpy(weights, args->in[1], size);
+    for (int64_t row = 0; weights && row < args->n_pos; row++) {
+        const float *x = (const float *)args->in[0] + row * k * n, *c = candidate + row * n;
+        float *w = weights + row * k;
+        const uint32_t all = (1u << k) - 1;
+        uint32_t best = all;
+        double least = left_by(all, c, x, w, k, n);
+        for (uint32_t set = 0; set < all; set++) {
+            const double left = left_by(set, c, x, w, k, n);
+            if (left < least) least = left, best = set;
+        }
+        for (int32_t e = 0; e < k; e++)
+            if (!(best >> e & 1)) w[e] = 0;
+    }
+    if (weights) some.in[1] = weights;
+    r->op(FD_NUMERICS_EXACT, &some);
+    free(weights);
+}
+
+static bool is_of_experts(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_OWN && h->which == FD_OWN_EXPERTS;
+}
+
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_guess guess = ev->h.guess;
-    return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE) &&
+    return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE ||
+            is_of_experts(&ev->h)) &&
            fd_hypothesis_may_concern(&ev->h, node);
 }
 
@@ -101,4 +146,5 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_STATE) run_with_state(ev, args);
     if (ev->h.guess == FD_GUESS_STATISTIC) run_by_statistic(ev, args);
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
+    if (is_of_experts(&ev->h)) run_some_experts(ev, args);
 }

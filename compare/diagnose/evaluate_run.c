@@ -117,6 +117,15 @@ void fd_bench_round_cache(const fd_explain_request *r, const fd_op_args *args, f
         fd_dot_round(FD_DOT_F16, rows, args->n_pos, fd_node_row_stride(args->node, args->n_kv));
 }
 
+/* A product's bias in binary32, malloc'ed; NULL: it has none, or nothing asks for it. */
+static float *bias_of(const fd_evaluation *ev, const fd_op_args *args) {
+    const fd_weight *bias = args->node->op == FD_OP_MATMUL ? args->weight[1] : NULL;
+    float *rows =
+        bias && ev->h.guess == FD_GUESS_FACTOR ? malloc(sizeof *rows * (size_t)(bias->n_row * bias->n_col)) : NULL;
+    if (rows) fd_dot_widen_weight(FD_DOT_AS_IS, bias, rows);
+    return rows;
+}
+
 /* Bounds and rows as the hypothesis leaves them. */
 fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, float *rows, double *tau,
                                fd_error *err) {
@@ -130,6 +139,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                           .n_unjudged = r->n_unjudged,
                           .n_row = args->n_pos,
                           .width = width,
+                          .bias = bias_of(ev, args),
                           .candidate = args->node->id == r->args.node->id ? r->output
                                        : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
                                                                           : NULL,
@@ -141,11 +151,12 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
         out.n_kv_head = args->graph->nodes[args->node->input[1]].shape[0];
     }
     out.scratch = malloc(2 * sizeof *out.scratch * (size_t)n);
-    if (!out.scratch) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
-    if (tau) fd_hypothesis_output_bounds(&ev->h, args->node, &out, tau);
-    fd_hypothesis_output_rows(&ev->h, args->node, &out);
+    if (out.scratch && tau) fd_hypothesis_output_bounds(&ev->h, args->node, &out, tau);
+    if (out.scratch) fd_hypothesis_output_rows(&ev->h, args->node, &out);
+    const bool done = out.scratch != NULL;
     free(out.scratch);
-    return FD_OK;
+    free((void *)(uintptr_t)out.bias);
+    return done ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
 }
 
 /* Adds how far the samples went, as replay does. */

@@ -6,6 +6,7 @@
 #include "compare/diagnose/cross_check.h"
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/readers.h"
+#include "compare/diagnose/which_alone.h"
 #include "numerics/contract.h"
 
 /* ---- the decision ---- */
@@ -91,6 +92,7 @@ static fd_code decide(fd_trial *t, fd_error *err) {
         if (t->contenders[i].refuted || (out->named && !t->contenders[i].in_group))
             fd_trial_note_runner_up(t, &t->contenders[i].fit);
     list_remaining(t, out->named);
+    if (out->named) FD_TRY(fd_say_which_alone(t, &out->remaining[0], err));
     return find_what_tells_apart(t, err);
 }
 

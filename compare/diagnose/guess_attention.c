@@ -105,12 +105,49 @@ fd_code fd_guess_steps(fd_trial *t, fd_error *err) {
     return fd_trial_fits(t) ? FD_OK : try_unwritten(t, err);
 }
 
+/* Keys of little weight are left out. */
+static fd_code try_floor(fd_trial *t, const fd_node *softmax, fd_error *err) {
+    static const double floors[] = {1e-6, 1e-5, 1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.05, 0.1};
+    fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = softmax->id, .which = 2};
+    for (size_t i = 0; i < sizeof floors / sizeof *floors && !fd_trial_fits(t); i++) {
+        h.value = floors[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* Of more K/V heads the neighbours' alone. */
+enum { MOST_CACHE_HEADS = 8 };
+
+/* A group of query heads reads another one's K, V or both: as if these stood at another head. */
+static fd_code try_heads_of_cache(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    int32_t caches[2], n = 0;
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &graph->nodes[t->span[i]];
+        if (fd_node_is_kv_cache(node) && node->n_dim == 2 && n < 2) caches[n++] = node->id;
+    }
+    for (int32_t k = n == 2 ? -1 : 0; k < n; k++) {
+        const int32_t n_head = graph->nodes[caches[k < 0 ? 0 : k]].shape[0];
+        for (int32_t by = 1; by < n_head && !fd_trial_fits(t); by++) {
+            fd_hypothesis h = {
+                .guess = FD_GUESS_ORDER, .layer = FD_ANY_LAYER, .which = FD_ORDER_HEADS_ROTATED, .n = by};
+            h.node = k < 0 ? -1 : caches[k];
+            if (k < 0) h.ops = FD_OP_KV_WRITE + 1;
+            if (by == 1 || by == n_head - 1 || n_head <= MOST_CACHE_HEADS) FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
+    if (t->n_span > 1) FD_TRY(try_heads_of_cache(t, err));
     for (int32_t i = t->n_span - 1; i >= 0; i--) {
         const fd_node *node = &graph->nodes[t->span[i]];
         bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
         if (mix) FD_TRY(try_tiles(t, node, err));
+        if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }
     return FD_OK;

@@ -33,11 +33,18 @@ static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) 
     return yy > 0 ? cy / yy : 1;
 }
 
+static bool has_bias(const fd_node *node) {
+    return node->op == FD_OP_MATMUL && node->weight[1] >= 0;
+}
+
 static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id};
     double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
     if (h.first >= h.end) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err)); /* zeros */
+    h.which = 1;
+    if (has_bias(node) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = 0;
     fd_hypothesis earlier = {.guess = FD_GUESS_ROWS, .node = node->id, .first = h.first, .end = h.end, .n = 1};
     if (!node->over_kv && node->op != FD_OP_KV_WRITE && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &earlier, err));
     for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
@@ -55,12 +62,15 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     int64_t width = fd_node_row_stride(node, t->all.request->args.n_kv);
     fd_hypothesis h = {
         .guess = FD_GUESS_FACTOR, .node = node->id, .end = node->over_kv ? node->shape[0] : (int32_t)width};
-    for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
-        h.value = factors[i];
-        FD_TRY(fd_trial_try(t, &h, err));
+    for (h.which = 0; h.which < 1 + has_bias(node); h.which++) {
+        bool found;
+        for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
+            h.value = factors[i];
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
     }
-    bool found;
-    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, 1, &found, err);
+    return FD_OK;
 }
 
 /* Any tensor's, then a cache's alone. */
@@ -140,7 +150,10 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)fd_node_width(node)};
     if (node->op != FD_OP_MATMUL || fd_trial_fits(t) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(try_tail(t, h, err));
+    h.which = 1;
+    if (has_bias(node) && !fd_trial_fits(t)) FD_TRY(try_tail(t, h, err));
     h.guess = FD_GUESS_ROWS;
+    h.which = FD_ROWS_EARLIER;
     h.n = 1;
     return fd_trial_fits(t) ? FD_OK : try_tail(t, h, err);
 }

@@ -168,18 +168,50 @@ static bool divides(fd_op op) {
            op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS;
 }
 
-/* A column's number must explain several rows. */
-enum { LEAST_ROWS = 4 };
+/* Weights that are the right ones but for a factor are what the values are mixed with. Where the result is otherwise, keys were
+ * weighed that a row does not see, and a trace does not hold. */
+static fd_code reader_departs(fd_trial *t, const fd_node *weights, bool *yes, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    *yes = false;
+    for (int32_t i = weights->id + 1; i < r->args.graph->n_node; i++) {
+        const fd_node *mix = &r->args.graph->nodes[i];
+        const float *rows =
+            mix->op == FD_OP_ATTN_MIX && mix->input[0] == weights->id && r->tensor ? r->tensor(r->user, i) : NULL;
+        fd_variant right;
+        if (!rows) continue;
+        FD_TRY(fd_evaluate(t->all.bench, &fd_no_hypothesis, i, true, &right, err));
+        if (right.state == FD_VARIANT_COMPUTED) {
+            const fd_explain_fit fit = fd_variant_fit(r, mix, &right, rows);
+            *yes |= fd_fit_clearly_beyond(&fit);
+        }
+        fd_variant_free(&right);
+    }
+    return FD_OK;
+}
+
+/* A column's number must explain several rows; of more experts there are too many sets. */
+enum { LEAST_ROWS = 4, MOST_EXPERTS = 8 };
+
+/* Of several in each row. */
+static fd_code try_experts(fd_trial *t, const fd_node *node, fd_error *err) {
+    const fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_EXPERTS};
+    if (node->op != FD_OP_EXPERT_SUM || fd_trial_fits(t)) return FD_OK;
+    const int32_t k = t->all.request->args.graph->nodes[node->input[1]].shape[0];
+    return k > 1 && k <= MOST_EXPERTS ? fd_trial_try(t, &h, err) : FD_OK;
+}
 
 fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     const judged_rows j = rows_of(t);
     const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
     if ((j.node->over_kv && !weights) || j.node->op == FD_OP_KV_WRITE || j.node->op == FD_OP_TOP_K) return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
+    FD_TRY(try_experts(t, j.node, err));
     if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));
     if (!weights && !fd_trial_fits(t)) FD_TRY(try_clamp(t, err));
     h.which = FD_OWN_ROW_FACTOR;
-    if (divides(j.node->op) && factors_differ(&j) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    bool not_alone = false;
+    if (weights) FD_TRY(reader_departs(t, j.node, &not_alone, err));
+    if (divides(j.node->op) && factors_differ(&j) && !not_alone && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_COLUMN_TERM;
     return product && j.n - j.first >= LEAST_ROWS && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
 }

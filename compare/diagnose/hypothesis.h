@@ -30,12 +30,13 @@ typedef enum fd_guess {
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
-    FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
+    FD_GUESS_FACTOR, /* elements [first, end) of every row (of scores and weights: heads), times `value`; `which` 1: before the
+                         bias is added */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
-    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone */
+    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both */
 } fd_guess;
@@ -86,13 +87,16 @@ typedef enum fd_statistic {
     FD_STATISTIC_FIRST_OF_ALL, /* squares of the first `n` elements, over all */
     FD_STATISTIC_FIRST,        /* over these */
     FD_STATISTIC_ABSOLUTE,     /* the mean of absolute values, no root */
+    FD_STATISTIC_LARGEST,      /* the largest absolute value */
     FD_STATISTIC_FIRST_ROW,    /* every row's is that of its step's first row */
 } fd_statistic;
-/* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column. */
+/* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column; or one
+ * choice of the terms of a sum does. */
 typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
+    FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
 } fd_own_rule;
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,
@@ -162,6 +166,7 @@ typedef struct fd_output_rows {
     int32_t n_unjudged;
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
+    const float *bias;      /* [width]; NULL: the node has none */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;
     const float *weights, *values; /* of ATTN_MIX: what it reads, values from position 0 on */

@@ -8,6 +8,7 @@ static const char *own_name(const fd_hypothesis *h) {
         [FD_OWN_ROW_FACTOR] = "row_factor",
         [FD_OWN_COLUMN_TERM] = "column_term",
         [FD_OWN_LOG_SOFTMAX] = "log_softmax",
+        [FD_OWN_EXPERTS] = "experts_left_out",
     };
     return names[h->which];
 }
@@ -42,7 +43,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_STATISTIC: return "other_statistic";
     case FD_GUESS_TWICE: return "applied_twice";
     case FD_GUESS_COPY: return "other_tensor";
-    case FD_GUESS_CLAMP: return "clamped";
+    case FD_GUESS_CLAMP: return h->which == 2 ? "small_as_zero" : "clamped";
     case FD_GUESS_OWN: return own_name(h);
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";

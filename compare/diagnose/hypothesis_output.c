@@ -11,7 +11,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_CACHE) return h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
-           h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
+           (h->guess == FD_GUESS_OWN && h->which != FD_OWN_EXPERTS) || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
 }
 
 /* A hypothesis of Q's rows is asked of K's, too, which may be shorter: elements that these have not stay as they are. */
@@ -114,6 +114,12 @@ static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const 
     }
 }
 
+/* As if the product were `value` times as large; its bias, where it is not meant, stays. */
+static float times(const fd_hypothesis *h, const fd_output_rows *out, int64_t i, float x) {
+    const float bias = h->which == 1 && out->bias ? out->bias[i % out->width] : 0.0f;
+    return h->value == 0.0 ? bias : (x - bias) * (float)h->value + bias;
+}
+
 static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
     const int64_t n = h->end - h->first;
     const bool known = out->other && has(out->width, h->first, n) && has(out->other_width, h->n, n);
@@ -124,6 +130,7 @@ static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
 
 static float clamped(const fd_hypothesis *h, float x) {
     const float limit = (float)h->value;
+    if (h->which == 2) return fabsf(x) < limit ? 0.0f : x;
     return x > limit ? limit : h->which == 0 && x < -limit ? -limit : x;
 }
 
@@ -139,7 +146,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_COPY) copy_elements(h, out);
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
-            if (in_region(h, node, i, width)) rows[i] = h->value == 0.0 ? 0.0f : rows[i] * (float)h->value;
+            if (in_region(h, node, i, width)) rows[i] = times(h, out, i, rows[i]);
     if (h->guess == FD_GUESS_ROUNDED)
         fd_round_type_rows(h->other, rows, n_row * fd_hypothesis_scales(h, node),
                            width / fd_hypothesis_scales(h, node));
@@ -158,7 +165,7 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, tau);
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
-            if (in_region(h, node, i, width)) tau[i] *= fabs(h->value);
+            if (in_region(h, node, i, width) && h->which == 0) tau[i] *= fabs(h->value);
     if (h->guess == FD_GUESS_ROUNDED)
         fd_round_type_bounds(h->other, out->rows, tau, out->n_row * fd_hypothesis_scales(h, node),
                              width / fd_hypothesis_scales(h, node), scratch);

@@ -23,7 +23,8 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_ORDER_PAIRS_SWAPPED] = "with the elements of each pair exchanged",
     };
     if (h->which == FD_ORDER_HEADS_ROTATED)
-        SAY("the right values stand %d head%s too early", h->n, h->n == 1 ? "" : "s");
+        SAY("%sthe right values stand %d head%s too early", h->node < 0 ? "in the caches of K and of V " : "", h->n,
+            h->n == 1 ? "" : "s");
     else if (h->which == FD_ORDER_HEADS_STRIDED)
         SAY("the right heads stand in steps of %d", h->n);
     else if (h->which == FD_ORDER_HEADS_SWAPPED)
@@ -78,10 +79,12 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
     if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
         SAY("the step's rows are zero in the cache: not written");
+    else if (h->value == 0.0 && h->which == 1)
+        SAY("%s the bias alone: the matrix's rows are zero, or not multiplied", some ? where : "it is");
     else if (h->value == 0.0)
         SAY("%s zero", some ? where : "it is");
     else
-        SAY("%s %.6g times the right ones", where, h->value);
+        SAY("%s %.6g times the right ones%s", where, h->value, h->which ? ", but for the bias" : "");
 }
 
 static void state_text(const fd_hypothesis *h, char *to, size_t size) {
@@ -99,6 +102,7 @@ static void statistic_text(const fd_hypothesis *h, char *to, size_t size) {
     case FD_STATISTIC_ABSOLUTE:
         SAY("RMSNorm divides by the mean of absolute values, not by the root of the mean square");
         break;
+    case FD_STATISTIC_LARGEST: SAY("RMSNorm divides by the largest absolute value of the row"); break;
     case FD_STATISTIC_FIRST_ROW: SAY("RMSNorm divides every row of a step by what its first row is divided by"); break;
     }
 }
@@ -121,6 +125,10 @@ static void own_text(const fd_hypothesis *h, const fd_node *node, char *to, size
         SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
         break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
+    case FD_OWN_EXPERTS:
+        SAY("of the chosen experts some are not added, in each row others: as where an expert takes so many rows "
+            "alone");
+        break;
     }
 }
 
@@ -219,7 +227,12 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
     case FD_GUESS_COPY: copy_text(h, graph, to, size); break;
     case FD_GUESS_OWN: own_text(h, node, to, size); break;
-    case FD_GUESS_CLAMP: SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value); break;
+    case FD_GUESS_CLAMP:
+        if (h->which == 2)
+            SAY("weights below %.6g are taken for 0", h->value);
+        else
+            SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
+        break;
     case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
     case FD_GUESS_BLOCKS: {
         static const char *const words[FD_BLOCKS_COUNT] = {

@@ -1,5 +1,5 @@
 /* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
- * layers say the same), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
+ * layers say the same), exchanged.c (names with each other's values), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -71,7 +71,10 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool written;
     bool differs;    /* its values are clear, but fit another rule than those of most other layers: no longer `clear` */
     char other[300]; /* "NODE OPERATION…": clear values, but what the layers say leaves this rule open, too; "" */
-    bool left_out;   /* its values are another name's too, and no name is the node `other`, which reads them */
+    bool
+        exchanged; /* it is the node that its name says, whose sibling's values it has (of node `values_of`) and the other way about */
+    int32_t values_of;
+    bool left_out;          /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
 } fd_proposed;
 
@@ -112,6 +115,9 @@ bool fd_propose_covers(const fd_proposer *p, const char *pattern);
 /* Of operations, the words that say how the array is read. */
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
+
+/* Gives names that have each other's values the nodes that they say: `exchanged`. */
+void fd_propose_undo_exchanges(fd_proposer *p);
 
 /* A bug of one layer must not become that layer's rule. Of names that differ in the layer alone, those whose values fit
  * another rule than most of the others' are marked as `differs`; without most, all get an `other`. */

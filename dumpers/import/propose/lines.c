@@ -67,7 +67,10 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
     else /* the engine's own scale, or an error of it: values do not tell */
         fprintf(p->out, "ask %s -> %s%s%s | %s%s%s scale=%.6g", l->source, l->node, space, l->ops, l->node, space,
                 l->ops, item->best[0].factor);
-    fprintf(p->out, "  # %.3f: cosine %.6f, %s", sure, 1 - item->best[0].away, next);
+    if (item->exchanged)
+        fprintf(p->out, "  # by its name");
+    else
+        fprintf(p->out, "  # %.3f: cosine %.6f, %s", sure, 1 - item->best[0].away, next);
     if (item->part_first >= 0)
         fprintf(p->out, "; by positions %d to %d alone, the others are otherwise", item->part_first, item->part_last);
     if (n > 1) fprintf(p->out, "; the least of %zu layers", n);
@@ -83,6 +86,23 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
     fprintf(p->out, "\n");
 }
 
+/* As `node`, a pattern if the rule's own is one. */
+static void node_like(const fd_proposer *p, const fd_proposed_rule *l, int32_t node, char *out, size_t size) {
+    const char *name = node_name(p, node), *tail = strchr(name + 4, '.');
+    bool pattern = strstr(l->node, "{layer}") && fd_trace_node_at(p->ref, node)->layer >= 0 && tail;
+    snprintf(out, size, "%s%s", pattern ? "blk.{layer}" : "", pattern ? tail : name);
+}
+
+static void ask_exchanged(fd_proposer *p, const fd_proposed_rule *l, const fd_proposed *item) {
+    char values[96];
+    node_like(p, l, item->values_of, values, sizeof values);
+    fprintf(p->out,
+            "# ask: %s and the name that says %s have each other's values: the engine's own names, or its bug?\n"
+            "#      (The next line takes it for the bug. If it is the names, write above it: %s -> %s%s%s)\n",
+            l->source, values, l->source, values, *l->ops ? " " : "", l->ops);
+    p->total->n_differ++;
+}
+
 /* One layer's values say it without any doubt, every other layer has such a name, and none of these is clear: what a bug in
  * every layer leaves of the first. */
 static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, const fd_proposed *item) {
@@ -94,7 +114,7 @@ static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, cons
         if (other != item && (other->clear || other->written || strcmp(other->slice, item->slice) != 0)) return false;
         n++;
     }
-    return item->best[0].away <= 1e-3 && n > 1 && fd_propose_covers(p, l->source);
+    return (item->exchanged || item->best[0].away <= 1e-3) && n > 1 && fd_propose_covers(p, l->source);
 }
 
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but) {
@@ -122,13 +142,6 @@ static int32_t left_out(const fd_proposer *p, const fd_proposed *item) {
         if (next && same_size && !fd_propose_is_named(p, v, NULL)) return v;
     }
     return -1;
-}
-
-/* As `node`, a pattern if the rule's own is one. */
-static void node_like(const fd_proposer *p, const fd_proposed_rule *l, int32_t node, char *out, size_t size) {
-    const char *name = node_name(p, node), *tail = strchr(name + 4, '.');
-    bool pattern = strstr(l->node, "{layer}") && fd_trace_node_at(p->ref, node)->layer >= 0 && tail;
-    snprintf(out, size, "%s%s", pattern ? "blk.{layer}" : "", pattern ? tail : name);
 }
 
 /* Writes the item's line together with all others that it stands for with {layer}. */
@@ -178,6 +191,7 @@ static void write_sure(fd_proposer *p, fd_proposed *item) {
     item->written = true;
     char by_name[80] = "";
     if (number >= 0) take_by_name(p, &best, item, most, by_name, sizeof by_name);
+    if (item->exchanged) ask_exchanged(p, &best, item);
     write_line(p, &best, confidence(least), least, most, by_name);
 }
 
@@ -242,6 +256,7 @@ void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
     fprintf(p->out, "# Proposed for %s. Each line: confidence, cosine with the node's values, the next best node.\n",
             fd_source_path(p->source));
     fd_propose_compare_layers(p);
+    fd_propose_undo_exchanges(p);
     for (size_t i = 0; i < p->n; i++) p->total->agreement += agreement_of(&p->items[i]);
     for (size_t i = 0; i < p->n; i++)
         if (p->items[i].clear && !p->items[i].written) write_sure(p, &p->items[i]);

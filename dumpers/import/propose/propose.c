@@ -98,18 +98,39 @@ static bool is_clear(fd_candidate *best, double far, double times) {
     return best[0].node >= 0 && best[0].away <= far && (next->node < 0 || next->away >= times * near);
 }
 
-/* By all positions, or by the longest part that is clear: of two positions and more, for one may fit by chance. */
-static void judge(const fd_scorer *scorer, fd_ranking *ranking, fd_proposed *item) {
-    const int n_pos = fd_scorer_positions(scorer);
+/* Is node `sum` an addition to node `of`? */
+static bool adds_to(const fd_proposer *p, int32_t sum, int32_t of) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, sum);
+    return strcmp(node->op, "add") == 0 &&
+           (strcmp(node->inputs[0], node_name(p, of)) == 0 || strcmp(node->inputs[1], node_name(p, of)) == 0);
+}
+
+static bool part_is_clear(const fd_scorer *scorer, fd_ranking *ranking, int part) {
+    int from, to;
+    return fd_propose_part(part, fd_scorer_positions(scorer), &from, &to) && to - from > 1 &&
+           is_clear(ranking->best[part], FD_PROPOSE_PART_FAR, FD_PROPOSE_PART_CLEAR);
+}
+
+/* By all positions, or by the longest part that is clear: of two positions and more, for one may fit by chance. Where an engine adds
+ * a branch of zeros, a sum is what it is added to: of two parts that say the one and the other the sum is right. */
+static int deciding_part(const fd_proposer *p, const fd_scorer *scorer, fd_ranking *ranking) {
+    int part = 0;
+    for (int k = 1; k < FD_PROPOSE_PARTS && !part; k++)
+        if (part_is_clear(scorer, ranking, k)) part = k;
+    for (int k = part + 1; k < FD_PROPOSE_PARTS && part; k++)
+        if (part_is_clear(scorer, ranking, k) && adds_to(p, ranking->best[k]->node, ranking->best[part]->node))
+            return k;
+    return part;
+}
+
+static void judge(const fd_proposer *p, const fd_scorer *scorer, fd_ranking *ranking, fd_proposed *item) {
     int from, to, part = 0;
     item->clear = is_clear(ranking->best[0], FD_PROPOSE_FAR, FD_PROPOSE_CLEAR);
     item->part_first = item->part_last = -1;
-    for (int k = 1; !item->clear && fd_propose_part(k, n_pos, &from, &to) && to - from > 1; k++) {
-        if (!is_clear(ranking->best[k], FD_PROPOSE_PART_FAR, FD_PROPOSE_PART_CLEAR)) continue;
-        item->clear = true;
+    if (!item->clear && (part = deciding_part(p, scorer, ranking)) > 0) {
+        item->clear = fd_propose_part(part, fd_scorer_positions(scorer), &from, &to);
         item->part_first = fd_scorer_position(scorer, from);
         item->part_last = fd_scorer_position(scorer, to - 1);
-        part = k;
     }
     memcpy(item->best, ranking->best[part], sizeof item->best);
     item->matched = item->best[0].node >= 0 && item->best[0].away <= FD_PROPOSE_FAR;
@@ -140,7 +161,7 @@ static void prefer_logits(const fd_proposer *p, fd_proposed *item) {
 static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
     fd_ranking ranking;
     FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
-    judge(scorer, &ranking, item);
+    judge(p, scorer, &ranking, item);
     prefer_cache(p, item);
     prefer_logits(p, item);
     return FD_OK;

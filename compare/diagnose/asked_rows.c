@@ -1,0 +1,110 @@
+#include "compare/diagnose/asked_rows.h"
+
+#include <stdlib.h>
+
+/* Rows asked about. Every explanation runs the ops once more; 2^29 multiplications are about a second of it. Through a
+ * span there are some hundred of them, so fewer rows have to do. */
+enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
+#define MOST_PRODUCTS      0x1p29
+#define MOST_PRODUCTS_SPAN 0x1p27
+
+/* What the node is computed through: multiplications a row, and whether an unrecorded cache is among it, which needs the
+ * rows of all positions before. */
+typedef struct span_cost {
+    double products;
+    bool history, several;
+} span_cost;
+
+static double products_of(const fd_graph *graph, const fd_node *node) {
+    if (node->weight[0] < 0) return 0;
+    const fd_weight *w = &graph->weights[node->weight[0]];
+    double n = (double)w->n_row * (double)w->n_col;
+    if (node->op == FD_OP_EXPERT_MATMUL) return n * node->shape[0] / graph->hparams.n_expert;
+    return node->op == FD_OP_MATMUL || node->op == FD_OP_HEAD_MATMUL ? n : 0;
+}
+
+bool fd_asked_is_recorded(const fd_diagnose_options *o, const fd_node *node) {
+    bool ignored = o->ignored && o->ignored[node->id];
+    return !ignored && fd_trace_has_data(o->trace, node->name);
+}
+
+static fd_code cost_of(const fd_diagnose_options *o, const fd_node *root, span_cost *out, fd_error *err) {
+    const fd_graph *graph = o->graph;
+    bool *in = calloc((size_t)graph->n_node, sizeof *in);
+    *out = (span_cost){0};
+    if (!in) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    in[root->id] = true;
+    for (int32_t i = root->id; i >= 0; i--) {
+        const fd_node *node = &graph->nodes[i];
+        if (!in[i] || (i != root->id && fd_asked_is_recorded(o, node))) continue;
+        out->products += products_of(graph, node);
+        out->several |= i != root->id;
+        out->history |= i != root->id && node->op == FD_OP_KV_WRITE;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0) in[node->input[k]] = true;
+    }
+    free(in);
+    return FD_OK;
+}
+
+/* Keys that are few enough for the scores of all rows. */
+enum { MOST_KEYS = 512 };
+
+/* A mask's bug shows in scores that were not recorded, past a row's own position: they are computed again, from the cache, which is
+ * made of all rows before where it was not recorded. */
+static bool hides_scores(const fd_diagnose_options *o, const fd_node *node, int32_t n_kv) {
+    const fd_node *nodes = o->graph->nodes, *scores = node->op == FD_OP_ATTN_SOFTMAX ? &nodes[node->input[0]] : NULL;
+    return scores && n_kv <= MOST_KEYS && !fd_asked_is_recorded(o, &nodes[scores->input[1]]);
+}
+
+static int32_t most_rows(const span_cost *cost) {
+    double rows = (cost->several ? MOST_PRODUCTS_SPAN : MOST_PRODUCTS) / (cost->products + 1);
+    return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
+}
+
+/* The step of the trace that holds `pos`, together with the following steps where all have one position: *single. */
+static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end, bool *single) {
+    const fd_trace_step *steps = fd_trace_steps(trace);
+    int32_t n = fd_trace_n_step(trace), s = 0;
+    *first = 0;
+    *single = false;
+    for (; s < n && pos >= steps[s].pos0 + steps[s].n_pos; s++) *first = steps[s].pos0 + steps[s].n_pos;
+    *end = n_pos;
+    if (s == n) return;
+    *first = steps[s].pos0;
+    *end = steps[s].pos0 + steps[s].n_pos;
+    *single = steps[s].n_pos == 1;
+    for (; *single && s < n && steps[s].n_pos == 1; s++) *end = steps[s].pos0 + 1;
+    if (*end > n_pos) *end = n_pos;
+}
+
+fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, bool hidden_scores,
+                       fd_asked_rows *r, fd_error *err) {
+    int32_t pos = o->finding->pos, first, end, step_end;
+    span_cost cost;
+    *r = (fd_asked_rows){0};
+    FD_TRY(cost_of(o, node, &cost, err));
+    int32_t n_row = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
+    step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
+    step_end = end;
+    r->for_hidden_scores = hidden_scores && first > 0 && !r->row_by_row && hides_scores(o, node, end);
+    bool history = (cost.history && node->op != FD_OP_KV_WRITE) || r->for_hidden_scores;
+    /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
+    int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;
+    if (end > from + n_row) end = from + n_row > pos ? from + n_row : pos + 1;
+    if (most > 0 && end > pos + most) end = pos + most;
+    bool context = most > 0 && !history && from > first && node->op != FD_OP_KV_WRITE; /* it may be the row before */
+    from -= context;
+    r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
+    r->n_context = history ? first : 0;
+    bool earlier = (few && history) || (most > 0 && (history || node->op == FD_OP_KV_WRITE));
+    r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
+    if (o->whole_run) r->n_context = 0;
+    r->n_earlier = r->pos0 == 0 ? first : 0;
+    r->batch_offset = r->pos0 - first;
+    r->batch_end = step_end;
+    r->n_pos = end - r->pos0;
+    r->n_kv = end;
+    r->products = cost.products;
+    return FD_OK;
+}

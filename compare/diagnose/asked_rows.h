@@ -1,0 +1,22 @@
+/* Which rows of a trace an explanation is asked about. */
+#ifndef FD_COMPARE_DIAGNOSE_ASKED_ROWS_H
+#define FD_COMPARE_DIAGNOSE_ASKED_ROWS_H
+
+#include "compare/diagnose/diagnose.h"
+
+typedef struct fd_asked_rows {
+    int32_t pos0, n_pos, n_kv, n_context, n_unjudged, n_earlier, batch_offset, batch_end; /* explain.h */
+    bool row_by_row;        /* they are steps of one position */
+    bool for_hidden_scores; /* from position 0 on, so that scores that a mask hides can be computed again */
+    double products;        /* multiplications a row */
+} fd_asked_rows;
+
+/* Was the node recorded, and not set aside? */
+bool fd_asked_is_recorded(const fd_diagnose_options *options, const fd_node *node);
+
+/* Of the finding's step, from `node`'s side. `few`: the first of them that show the finding. `most`: so many from the finding on;
+ * 0: as many as time allows. `hidden_scores`: those of earlier steps, too, if hidden scores need them. */
+fd_code fd_choose_rows(const fd_diagnose_options *options, const fd_node *node, bool few, int32_t most,
+                       bool hidden_scores, fd_asked_rows *out, fd_error *err);
+
+#endif

@@ -1,0 +1,108 @@
+/* Names that some rows give and others, or other tensors, refute: they are not said, and what all of them give is. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
+
+/* Everything but the caches. */
+static const char *const no_cache = "token_embd,*norm,*attn_[qkv],*rope,*scores,*weights,*attn_out,*proj,*inp,*moe*,*"
+                                    "ffn_gate,*ffn_up,*act,*down,*l_out,logits";
+
+static const int32_t small[N_PREFILL + N_DECODE] = {1, 30, 45, 103, 26, 7, 51, 88}; /* of a vocabulary of 128 */
+
+/* ---- rows of one step ---- */
+
+/* The first row is half of what it should be, the second right, the fourth something else. */
+static void half_then_reversed(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    float *rows = args->out;
+    run_clean(args);
+    for (int64_t i = 0; i < n && args->n_pos > 3; i++) {
+        rows[i] *= 0.5f;
+        rows[3 * n + i] = -3.0f * rows[2 * n + i];
+    }
+}
+/* The same, and the fourth is right. */
+static void half_of_one_row(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < fd_node_width(args->node) && args->n_pos > 3; i++) ((float *)args->out)[i] *= 0.5f;
+}
+
+Test(refuted_names, a_name_of_the_first_rows_must_not_be_refuted_by_the_steps_others) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int other = 0; other < 2; other++) {
+        fd_verdict v = judged(&b, spoiled(&b, "blk.2.ffn_down", other ? half_then_reversed : half_of_one_row),
+                              (recording){.emulated = "f32"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(v.divergence.node, "blk.2.ffn_down");
+        cr_expect_neq(e->named, other, "%d: %s", other, e->named ? e->remaining[0].summary : unnamed_of(e));
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
+/* ---- experts that take so many rows ---- */
+
+/* Of the two chosen experts a row lacks the second, the first, none or both. */
+static void some_experts(const fd_op_args *args) {
+    const int32_t k = args->graph->nodes[args->node->input[1]].shape[0];
+    float *weights = malloc(sizeof *weights * (size_t)(args->n_pos * k));
+    fd_op_args own = *args;
+    memcpy(weights, args->in[1], sizeof *weights * (size_t)(args->n_pos * k));
+    for (int32_t row = 0; row < args->n_pos; row++) {
+        if (row % 4 == 0 || row % 4 == 3) weights[row * k + 1] = 0;
+        if (row % 4 == 1 || row % 4 == 3) weights[row * k] = 0;
+    }
+    own.in[1] = weights;
+    run_clean(&own);
+    free(weights);
+}
+
+Test(refuted_names, experts_that_some_rows_lack_are_said_as_that) {
+    const char *const recorded[] = {no_cache, "token_embd,*attn_norm,*ffn_norm,*ffn_inp,*moe_out,*l_out,logits"};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int i = 0; i < 2; i++) {
+        fd_verdict v = judged(&b, spoiled(&b, "blk.1.ffn_moe_out", some_experts),
+                              (recording){.emulated = "f32", .tensors = recorded[i], .tokens = small});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(v.divergence.node, "blk.1.ffn_moe_out");
+        cr_expect(e->named && strcmp(e->remaining[0].name, "experts_left_out") == 0, "%d: %s", i,
+                  e->named ? e->remaining[0].summary : unnamed_of(e));
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
+/* ---- tokens that see the later ones of their chunk ---- */
+
+static fd_override_fn unmasked[FD_OP_COUNT];
+
+static void unmasked_behind_the_first_chunk(const fd_op_args *args) {
+    if (args->pos0 > 0 && args->n_pos > 1)
+        unmasked[args->node->op](args);
+    else
+        run_clean(args);
+}
+
+Test(refuted_names, a_mask_that_lacks_in_a_later_chunk_is_that_and_no_factor_of_the_rows) {
+    bench b = open_bench(models[1], (recording){.first_chunk = 3});
+    fd_graph *faulty = faulted(&b, "mask_missing@1");
+    for (int32_t i = 0; i < faulty->n_node; i++) {
+        if (!faulty->nodes[i].override) continue;
+        unmasked[faulty->nodes[i].op] = faulty->nodes[i].override;
+        faulty->nodes[i].override = unmasked_behind_the_first_chunk;
+    }
+    fd_verdict v = judged(&b, faulty,
+                          (recording){.emulated = "f32", .numerics = "unknown", .tensors = no_cache, .first_chunk = 3});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect(e->named && strcmp(e->remaining[0].name, "mask_missing") == 0, "%s: %s", v.divergence.node,
+              e->named ? e->remaining[0].summary : unnamed_of(e));
+    fd_verdict_free(&v);
+    forget(&b);
+    close_model(&b);
+}
