@@ -9,6 +9,16 @@ function(fd_add_folder name)
   set_property(GLOBAL APPEND PROPERTY FD_OBJECTS $<TARGET_OBJECTS:fd_${name}> ${ARG_SOURCES})
 endfunction()
 
+# fd_add_test_library(NAME SOURCES … LINK …): what several tests share, compiled once.
+function(fd_add_test_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC fd_flags ${ARG_LINK} PkgConfig::CRITERION)
+  set_target_properties(${name} PROPERTIES FD_IS_TEST ON)
+  target_compile_definitions(${name} PRIVATE
+    FD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" FD_BINARY_DIR="${PROJECT_BINARY_DIR}")
+endfunction()
+
 # fd_add_test(NAME SOURCES … LINK … LABEL …): a Criterion program, one CTest entry, run by `ctest -L LABEL`.
 # SLOW_UNDER_SANITIZERS: it takes minutes there. Sanitized builds leave it out of `all`, and CI skips the label.
 function(fd_add_test name)
