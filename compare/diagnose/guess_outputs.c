@@ -83,8 +83,8 @@ static int n_type(fd_op op) {
 }
 
 static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
-    int n = n_type(node->op);
-    for (int which = 0; which < 3; which++)
+    const int n = n_type(node->op), n_way = node->op == FD_OP_RMS_NORM && node->weight[0] >= 0 ? 4 : 3;
+    for (int which = 0; which < n_way; which++)
         for (int i = 0; i < (which ? 2 : n) && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .which = which, .other = types[i]};
             FD_TRY(fd_trial_try(t, &h, err));

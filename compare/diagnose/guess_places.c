@@ -192,6 +192,15 @@ static fd_code reader_departs(fd_trial *t, const fd_node *weights, bool *yes, fd
 /* A column's number must explain several rows; of more experts there are too many sets. */
 enum { LEAST_ROWS = 4, MOST_EXPERTS = 8 };
 
+/* Some columns, all the way down, and no more of them than half: rows of the weight. */
+static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j->node->id, .which = FD_OWN_ELEMENTS};
+    int64_t n = 0;
+    if (!columns_that_depart(j, &h.first, &h.end) || 2 * (h.end - h.first) > j->width) return FD_OK;
+    for (int64_t i = j->first * j->width; i < j->n * j->width; i++) n += !is_right(j, i);
+    return 4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first) ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
 /* Of several in each row. */
 static fd_code try_experts(fd_trial *t, const fd_node *node, fd_error *err) {
     const fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_EXPERTS};
@@ -213,5 +222,7 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     if (weights) FD_TRY(reader_departs(t, j.node, &not_alone, err));
     if (divides(j.node->op) && factors_differ(&j) && !not_alone && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_COLUMN_TERM;
-    return product && j.n - j.first >= LEAST_ROWS && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+    if (!product || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;
+    FD_TRY(fd_trial_try(t, &h, err));
+    return fd_trial_fits(t) ? FD_OK : try_columns(t, &j, err);
 }

@@ -38,7 +38,8 @@ typedef enum fd_guess {
     FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
-    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both */
+    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both; 3: what a norm
+                              multiplies by its weight */
 } fd_guess;
 
 typedef enum fd_position_rule {
@@ -95,6 +96,7 @@ typedef enum fd_statistic {
 typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
+    FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
 } fd_own_rule;

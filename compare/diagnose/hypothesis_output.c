@@ -11,7 +11,8 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_CACHE) return h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
-           (h->guess == FD_GUESS_OWN && h->which != FD_OWN_EXPERTS) || (h->guess == FD_GUESS_ROUNDED && h->which != 1);
+           (h->guess == FD_GUESS_OWN && h->which != FD_OWN_EXPERTS) ||
+           (h->guess == FD_GUESS_ROUNDED && h->which != 1 && h->which != 3);
 }
 
 /* A hypothesis of Q's rows is asked of K's, too, which may be shorter: elements that these have not stay as they are. */
@@ -105,6 +106,10 @@ static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double
 /* Of rows, or of bounds where `tau` is given. */
 static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
     const int64_t n_row = out->n_row, width = out->width, part = own_part(node, width);
+    for (int64_t row = 0; h->which == FD_OWN_ELEMENTS && out->candidate && !tau && row < n_row; row++)
+        memcpy(out->rows + row * width + h->first, out->candidate + row * width + h->first,
+               sizeof *out->rows * (size_t)(h->end - h->first));
+    if (h->which == FD_OWN_ELEMENTS) return;
     const bool columns = h->which == FD_OWN_COLUMN_TERM;
     for (int64_t at = 0; at < n_row * width && !columns && out->candidate; at += part)
         use_number(h, out, own_number(h, out, at, part, 1), at, part, 1, tau);

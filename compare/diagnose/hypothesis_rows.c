@@ -17,7 +17,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_TILES: return slot == 0;
     case FD_GUESS_CACHE: return slot == 1 && h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING;
     case FD_GUESS_UNWRITTEN: return slot == 1;
-    case FD_GUESS_ROUNDED: return h->which > 0;
+    case FD_GUESS_ROUNDED: return h->which == 1 || h->which == 2;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
     }

@@ -108,7 +108,8 @@ static void statistic_text(const fd_hypothesis *h, char *to, size_t size) {
 }
 
 /* Of what op the number says what is wrong. */
-static void own_text(const fd_hypothesis *h, const fd_node *node, char *to, size_t size) {
+static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node];
     const bool norm = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_L2_NORM;
     const bool weights = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
     switch ((fd_own_rule)h->which) {
@@ -123,6 +124,11 @@ static void own_text(const fd_hypothesis *h, const fd_node *node, char *to, size
         break;
     case FD_OWN_COLUMN_TERM:
         SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
+        break;
+    case FD_OWN_ELEMENTS:
+        SAY("elements %d…%d are others in every row, and nothing else: these rows of %s are not the file's, or are "
+            "written over",
+            h->first, h->end - 1, graph->weights[node->weight[0]].name);
         break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
     case FD_OWN_EXPERTS:
@@ -226,7 +232,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
     case FD_GUESS_COPY: copy_text(h, graph, to, size); break;
-    case FD_GUESS_OWN: own_text(h, node, to, size); break;
+    case FD_GUESS_OWN: own_text(h, graph, to, size); break;
     case FD_GUESS_CLAMP:
         if (h->which == 2)
             SAY("weights below %.6g are taken for 0", h->value);
@@ -260,7 +266,8 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_ROUNDED:
         SAY("%s%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "",
             h->node < 0 ? " everywhere: " : "",
-            h->which == 1   ? "what it reads is "
+            h->which == 3   ? "what its weight multiplies is "
+            : h->which == 1 ? "what it reads is "
             : h->which == 2 ? "what it reads and what it gives are "
                             : "",
             fd_round_type_name(h->other));
