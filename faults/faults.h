@@ -22,7 +22,9 @@ typedef struct fd_fault_info {
     bool whole_batch; /* computes a row from others of its batch, also from later ones */
     bool lasting;     /* what it makes of a step's rows of a cache is what later steps find there */
     bool pair;        /* exchanges what two nodes have: at one of them alone it is another bug */
-    bool later;       /* does no harm in a first batch: it shows in those that find rows in the cache */
+    const char
+        *form_of; /* a form of this function, "GELU", that rounding may not tell from its others; NULL: of none */
+    bool later;   /* does no harm in a first batch: it shows in those that find rows in the cache */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

@@ -150,14 +150,15 @@ FD_APPLIES(is_relu_squared, node->op == FD_OP_RELU_SQUARED)
 
 static const fd_fault rows[] = {
     {FFN("silu_on_up", "the activation is applied to up, not to gate"), .applies = is_silu_or_gelu, .edit = silu_on_up},
-    {FFN("gelu_tanh", "GELU (tanh approximation) in place of SiLU"), .applies = is_silu, .override = act_gelu_tanh},
+    {FFN("gelu_tanh", "GELU (tanh approximation) in place of SiLU"), .applies = is_silu, .override = act_gelu_tanh,
+     .info.form_of = "GELU"},
     {FFN("gelu_erf", "GELU (erf) in place of SiLU, or of GELU's tanh approximation"), .applies = is_silu_or_gelu,
-     .override = act_gelu_erf},
+     .override = act_gelu_erf, .info.form_of = "GELU"},
     {FFN("silu_for_gelu", "SiLU in place of GELU"), .applies = is_gelu, .override = act_silu},
     {FFN("relu", "ReLU in place of the activation"), .applies = is_silu_or_gelu, .override = act_relu},
     {FFN("sigmoid", "the sigmoid in place of the activation"), .applies = is_silu_or_gelu, .override = act_sigmoid},
     {FFN("gelu_quick", "x / (1 + e^(-1.702 x)), GELU's quick form, in place of the activation"),
-     .applies = is_silu_or_gelu, .override = act_gelu_quick},
+     .applies = is_silu_or_gelu, .override = act_gelu_quick, .info.form_of = "GELU"},
     {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
     {FFN("relu_squared", "ReLU's square in place of the activation"), .applies = is_silu_or_gelu,
      .override = act_relu_squared},

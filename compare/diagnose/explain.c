@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "compare/diagnose/cross_check.h"
+#include "compare/diagnose/forms.h"
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/readers.h"
 #include "compare/diagnose/which_alone.h"
@@ -57,6 +58,9 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
         c->in_group = !c->refuted && best &&
                       (c == best || (c->fit.z <= 1.0 && fd_variant_equal(t->all.request, t->all.request->args.node,
                                                                          &c->variant, &best->variant)));
+        const bool form = !c->refuted && !c->in_group && best && fd_is_other_form(&best->fit, &c->fit);
+        t->out->forms |= form;
+        c->in_group |= form;
         n_apart += !c->refuted && !c->in_group;
     }
     return n_apart;
@@ -92,6 +96,7 @@ static fd_code decide(fd_trial *t, fd_error *err) {
         if (t->contenders[i].refuted || (out->named && !t->contenders[i].in_group))
             fd_trial_note_runner_up(t, &t->contenders[i].fit);
     list_remaining(t, out->named);
+    fd_name_forms(out, t->all.request->args.graph);
     if (out->named) FD_TRY(fd_say_which_alone(t, &out->remaining[0], err));
     return find_what_tells_apart(t, err);
 }

@@ -47,10 +47,11 @@ typedef struct fd_explanation {
     bool named;
     fd_explain_fit remaining[FD_MAX_REMAINING]; /* named: the fault, and its equivalents after it; else all that are not
                                                    clearly beyond, best first */
-    int32_t n_remaining;                        /* may exceed FD_MAX_REMAINING: only the first ones are kept */
-    fd_explain_fit unmodified;                  /* the op as it should be */
-    fd_explain_fit runner_up;                   /* the best of the others */
-    int32_t n_judged;                           /* rows that were asked about */
+    bool forms;                /* named: of these rounding does not tell which, all being forms of one function */
+    int32_t n_remaining;       /* may exceed FD_MAX_REMAINING: only the first ones are kept */
+    fd_explain_fit unmodified; /* the op as it should be */
+    fd_explain_fit runner_up;  /* the best of the others */
+    int32_t n_judged;          /* rows that were asked about */
     int32_t n_departing; /* rows that depart one after another, from the first on, of those that were asked about */
     int32_t n_tried;     /* faults that concern the node and were computed */
     int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */

@@ -1,5 +1,7 @@
 #include "compare/diagnose/later_steps.h"
 
+#include "compare/diagnose/forms.h"
+
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 
 /* The first position of a step that departs; -1. */
@@ -62,6 +64,7 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     e->n_remaining = 0;
     for (int32_t k = 0; k < n; k++)
         if (holds[k]) e->remaining[e->n_remaining++] = e->remaining[k];
+    fd_name_forms(e, ask->graph);
     return FD_OK;
 }
 

@@ -171,7 +171,8 @@ void fd_report_explanation(FILE *to, const fd_explanation *e) {
             fd_line(to, "or", "%s  (%s)", e->remaining[i].summary, e->remaining[i].name);
     } else if (e->named) {
         put_fit(to, "named", &e->remaining[0]);
-        for (int32_t i = 1; i < e->n_remaining && i < MOST; i++) put_fit(to, "the same as", &e->remaining[i]);
+        for (int32_t i = 1; i < e->n_remaining && i < MOST; i++)
+            put_fit(to, e->forms ? "or" : "the same as", &e->remaining[i]);
         if (e->runner_up.name[0]) put_fit(to, "runner-up", &e->runner_up);
     } else {
         fd_line(to, "not named", "%s", fd_unnamed_text(e, text));

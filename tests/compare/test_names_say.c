@@ -1,5 +1,6 @@
 /* What a name says is what is so: of which of Q, K and V, of which elements, and before or after the bias. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,69 @@ static void last_rows_not_read(const fd_op_args *args) {
 static void rows_not_read(fd_graph *graph, fd_node *node) {
     cr_assert_eq(graph->weights[node->weight[1]].dtype, FD_F32);
     node->override = last_rows_not_read;
+}
+static void gelu(fd_graph *graph, fd_node *node) {
+    fd_error err = {0};
+    fd_faulty_node other;
+    must(fd_fault_edit_node(fd_fault_find("gelu_erf"), graph, node, &other, &err), &err);
+    node->override = other.node.override;
+    fd_faulty_node_free(&other);
+}
+static void small_weights_dropped(const fd_op_args *args) {
+    run_clean(args);
+    float *w = args->out;
+    for (int64_t i = 0; i < (int64_t)args->n_pos * args->node->shape[0] * args->n_kv; i++)
+        if (w[i] < 0.05f) w[i] = 0;
+}
+static void drop_small_weights(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    node->override = small_weights_dropped;
+}
+/* A head of K and V late: the next group's. */
+static void next_group(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), dim = args->node->shape[1];
+    float *rows = args->out;
+    run_clean(args);
+    for (int64_t r = args->pos0; r < args->pos0 + args->n_pos; r++) {
+        float *row = rows + r * width, *kept = malloc(sizeof *kept * (size_t)dim);
+        memcpy(kept, row, sizeof *kept * (size_t)dim);
+        memmove(row, row + dim, sizeof *row * (size_t)(width - dim));
+        memcpy(row + width - dim, kept, sizeof *kept * (size_t)dim);
+        free(kept);
+    }
+}
+static void read_the_next_group(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    node->override = next_group;
+}
+static void halved_product(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    const float *bias = args->weight[1]->data;
+    run_clean(args);
+    float *y = args->out;
+    for (int64_t i = 0; i < args->n_pos * n; i++) y[i] = (y[i] - bias[i % n]) * 0.5f + bias[i % n];
+}
+static void halve_the_matrix(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    node->override = halved_product;
+}
+static void by_the_largest(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t r = 0; r < args->n_pos; r++) {
+        const float *x = (const float *)args->in[0] + r * n;
+        double squares = 0, largest = 0;
+        for (int64_t i = 0; i < n; i++) {
+            squares += (double)x[i] * (double)x[i];
+            largest = fmax(largest, fabs((double)x[i]));
+        }
+        const double root = sqrt(squares / (double)n + (double)args->node->eps);
+        for (int64_t i = 0; i < n; i++) ((float *)args->out)[r * n + i] *= (float)(root / largest);
+    }
+}
+static void divide_by_the_largest(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    node->override = by_the_largest;
 }
 static void no_bias(fd_graph *graph, fd_node *node) {
     (void)graph;
@@ -40,5 +104,48 @@ Test(names_say, of_q_k_and_v_the_one_that_lacks_its_bias) {
     expect_guess(&b, &of_v, all, "f32", false);
     expect_guess(&b, &of_k, fused, "f32", false);
     expect_guess(&b, &at_k, layers, "f32", false);
+    close_model(&b);
+}
+
+/* Sub-modules' outputs: the stream is what is added up of them. */
+static const char *const submodules = "token_embd,*attn_proj,*ffn_down,output_norm,logits";
+
+Test(names_say, what_is_named_where_it_was_recorded_is_named_across_the_gap) {
+    static const guessed bugs[] = {
+        {"blk.2.attn_norm", divide_by_the_largest, "other_statistic", "largest absolute value"},
+        {"blk.2.attn_q", halve_the_matrix, "factor", "0.5 times the right ones, but for the bias"},
+        {"blk.2.attn_weights", drop_small_weights, "small_as_zero", "below 0.05"},
+        {"blk.2.cache_v", read_the_next_group, "other_order", "the right values stand"},
+    };
+    bench b = open_bench(models[1], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        expect_guess(&b, &bugs[i], all, "f32", false);
+        expect_guess(&b, &bugs[i], submodules, "f32", false);
+    }
+    close_model(&b);
+}
+
+static void both_caches(fd_graph *graph, fd_node *node) {
+    if (fd_node_is_kv_cache(node) && node->layer == 2) read_the_next_group(graph, node);
+}
+
+Test(names_say, heads_of_k_and_v_that_are_another_groups_are_one_bug) {
+    static const guessed both = {"", both_caches, "other_order", "in the caches of K and of V"};
+    bench b = open_bench(models[0], (recording){0});
+    expect_guess(&b, &both, fused, "f32", false);
+    close_model(&b);
+}
+
+Test(names_say, forms_of_gelu_that_16_bits_do_not_tell_are_one_name) {
+    static const guessed exact = {"ffn_act", gelu, "gelu_erf", "GELU (erf)"};
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = faulted(&b, "gelu_tanh");
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "hf-bf16"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect(e->named && e->forms && strstr(e->remaining[0].summary, "gelu_erf"), "%s",
+              e->named ? e->remaining[0].summary : unnamed_of(e));
+    fd_verdict_free(&v);
+    forget(&b);
+    expect_guess(&b, &exact, all, "f32", false);
     close_model(&b);
 }

@@ -1,0 +1,27 @@
+#include "compare/diagnose/forms.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool fd_is_other_form(const fd_explain_fit *best, const fd_explain_fit *other) {
+    const fd_hypothesis *x = &best->hypothesis, *y = &other->hypothesis;
+    if (x->guess != FD_GUESS_FAULT || y->guess != FD_GUESS_FAULT || !(best->z <= 1.0)) return false;
+    const char *form = fd_fault_at(x->fault)->form_of, *its = fd_fault_at(y->fault)->form_of;
+    return form && its && strcmp(form, its) == 0 && x->node == y->node && x->layer == y->layer;
+}
+
+void fd_name_forms(fd_explanation *e, const fd_graph *graph) {
+    fd_explain_fit *first = &e->remaining[0];
+    if (!e->forms || !e->named) return;
+    e->forms = e->n_remaining > 1;
+    if (!e->forms) {
+        fd_hypothesis_summary(&first->hypothesis, graph, first->summary, sizeof first->summary);
+        return;
+    }
+    size_t at = (size_t)snprintf(first->summary, sizeof first->summary,
+                                 "%s in place of the activation, in a form that rounding does not tell: ",
+                                 fd_fault_at(first->hypothesis.fault)->form_of);
+    for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING && at < sizeof first->summary; i++)
+        at += (size_t)snprintf(first->summary + at, sizeof first->summary - at, "%s%s", i ? ", " : "",
+                               e->remaining[i].name);
+}
