@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "compare/diagnose/below_bounds.h"
+#include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/first_layer.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
@@ -65,6 +66,7 @@ static fd_code diagnose_finding(fd_comparison *c, const fd_attribution *of, bool
         FD_TRY(fd_diagnose(&how, &out->explanation, err));
     else
         FD_TRY(fd_comparison_explain(c, &how, &out->explanation, err));
+    FD_TRY(fd_explain_by_blocks(&how, &out->explanation, err));
     if (!out->explanation.named) FD_TRY(fd_explain_by_slope(&how, &out->explanation, err));
     const fd_verdict_map *map = &c->map[of_reference ? FD_REFERENCE : FD_CANDIDATE];
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
