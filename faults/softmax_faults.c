@@ -19,28 +19,31 @@ static void all_masked(const fd_op_args *args) {
     }
 }
 
-/* exp of one row's scores less `max`, divided by their sum; each step rounded. A row's keys from `n` on have no weight. */
-static void weigh(const fd_op_args *args, int32_t item, int32_t n, bool without_max, fd_fault_round round) {
+typedef enum step_left_out { NONE_LEFT_OUT, WITHOUT_MAX, WITHOUT_SUM } step_left_out;
+
+/* exp of one row's scores less their maximum, divided by their sum; each step rounded. A row's keys from `n` on have no weight. */
+static void weigh(const fd_op_args *args, int32_t item, int32_t n, step_left_out without, fd_fault_round round) {
     const float *s = (const float *)args->in[0] + (int64_t)item * args->n_kv;
     float *w = (float *)args->out + (int64_t)item * args->n_kv;
-    float sink = round(fd_rule_sink(args, item % args->node->shape[0])), max = without_max ? 0.0f : sink;
-    for (int32_t t = 0; t < n && !without_max; t++) max = fmaxf(max, round(s[t]));
+    float sink = round(fd_rule_sink(args, item % args->node->shape[0])), max = without == WITHOUT_MAX ? 0.0f : sink;
+    for (int32_t t = 0; t < n && without != WITHOUT_MAX; t++) max = fmaxf(max, round(s[t]));
     for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? round(fd_exp32(round(round(s[t]) - max))) : 0.0f;
     float sum = round(fd_rule_with_sink(args, fd_sum(w, n), round(sink - max)));
-    for (int32_t t = 0; t < n; t++) w[t] = round(w[t] / sum);
+    for (int32_t t = 0; t < n && without != WITHOUT_SUM; t++) w[t] = round(w[t] / sum);
 }
 
 static float as_is(float x) {
     return x;
 }
 
-static void weigh_rows(const fd_op_args *args, bool without_max, fd_fault_round round) {
+static void weigh_rows(const fd_op_args *args, step_left_out without, fd_fault_round round) {
     int32_t n_head = args->node->shape[0];
-    for (int32_t i = 0; i < args->n_pos * n_head; i++) weigh(args, i, args->pos0 + i / n_head + 1, without_max, round);
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) weigh(args, i, args->pos0 + i / n_head + 1, without, round);
 }
-FD_OVERRIDE(without_max, weigh_rows(args, true, as_is))
-FD_OVERRIDE(in_f16, weigh_rows(args, false, fd_fault_to_f16))
-FD_OVERRIDE(in_bf16, weigh_rows(args, false, fd_fault_to_bf16))
+FD_OVERRIDE(without_max, weigh_rows(args, WITHOUT_MAX, as_is))
+FD_OVERRIDE(not_divided, weigh_rows(args, WITHOUT_SUM, as_is))
+FD_OVERRIDE(in_f16, weigh_rows(args, NONE_LEFT_OUT, fd_fault_to_f16))
+FD_OVERRIDE(in_bf16, weigh_rows(args, NONE_LEFT_OUT, fd_fault_to_bf16))
 
 /* One more than the exponentials' sum, the maximum having been taken off. */
 static void sum_plus_one(const fd_op_args *args) {
@@ -61,7 +64,7 @@ static void upper_left(const fd_op_args *args) {
     int32_t n_head = args->node->shape[0];
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
         int32_t row = i / n_head;
-        weigh(args, i, args->pos0 + row - fd_fault_batch_start(args, row) + 1, false, as_is);
+        weigh(args, i, args->pos0 + row - fd_fault_batch_start(args, row) + 1, NONE_LEFT_OUT, as_is);
     }
 }
 
@@ -117,6 +120,7 @@ static const fd_fault rows[] = {
      .override = all_masked},
     {SOFTMAX("softmax_without_max", "softmax does not take off the maximum: large scores overflow"),
      .override = without_max},
+    {SOFTMAX("softmax_not_divided", "softmax does not divide by its sum of exponentials"), .override = not_divided},
     {SOFTMAX("softmax_sum_plus_one", "softmax adds 1 to its sum of exponentials"), .override = sum_plus_one},
     {SOFTMAX("only_current_token", "a token attends to itself alone"), .override = only_current},
     {.info = {.name = "mask_upper_left",
