@@ -97,7 +97,7 @@ static fd_code explain(const fd_attribution_options *options, attempt *a, bool t
     FD_TRY(fd_diagnose(&ask, &e, err));
     /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
     bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e));
-    bool says_something = options->numerics == a->class_ || !rounding;
+    bool says_something = options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(&e)));
     if (e.named && says_something) FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, &a->named, err));
     return FD_OK;
 }

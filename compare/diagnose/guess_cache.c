@@ -198,6 +198,8 @@ static fd_code try_unknown_values(fd_trial *t, fd_hypothesis h, fd_error *err) {
 fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = r->args.node->id, .which = FD_CACHE_UNKNOWN};
+    if (!fd_fit_clearly_beyond(&t->out->unmodified))
+        return FD_OK; /* a value that rounding took to its other side is no other row */
     if (r->args.node->op == FD_OP_ATTN_SCORES) {
         const columns c = columns_of(t);
         if (!keys_that_depart(&c, &h.first, &h.end) || 2 * (h.end - h.first) > r->args.n_kv) return FD_OK;

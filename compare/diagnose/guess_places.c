@@ -196,6 +196,7 @@ enum { LEAST_ROWS = 4, MOST_EXPERTS = 8 };
 static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j->node->id, .which = FD_OWN_ELEMENTS};
     int64_t n = 0;
+    if (!fd_fit_clearly_beyond(&t->out->unmodified)) return FD_OK;
     if (!columns_that_depart(j, &h.first, &h.end) || 2 * (h.end - h.first) > j->width) return FD_OK;
     for (int64_t i = j->first * j->width; i < j->n * j->width; i++) n += !is_right(j, i);
     return 4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first) ? fd_trial_try(t, &h, err) : FD_OK;

@@ -21,6 +21,12 @@ bool fd_explains_by_one_rounding(const fd_explanation *e) {
     return e->remaining[0].hypothesis.guess == FD_GUESS_ROUNDED;
 }
 
+bool fd_explains_by_fit(const fd_explanation *e) {
+    const fd_hypothesis *h = &e->remaining[0].hypothesis;
+    return (h->guess == FD_GUESS_OWN && h->which != FD_OWN_LOG_SOFTMAX) ||
+           (h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN);
+}
+
 /* After the prompt alone, in one layer alone: a value on the other side of a step that stayed in the cache does that, and
  * anything takes it back that changes little. A bug of decode is one of every layer, or its errors are beyond the bounds. */
 static bool may_be_one_step(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *first) {

@@ -18,4 +18,7 @@ bool fd_explains_by_rounding(const fd_explanation *e);
 /* One tensor is rounded, or what one op reads: another kernel's way, or a bug. */
 bool fd_explains_by_one_rounding(const fd_explanation *e);
 
+/* Its numbers are fitted to the candidate's, so many that they may be another class's roundings. */
+bool fd_explains_by_fit(const fd_explanation *e);
+
 #endif

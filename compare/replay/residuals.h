@@ -24,6 +24,8 @@
 #define FD_RESIDUAL_ODD    0x1p-16
 #define FD_RESIDUAL_TURN   0x1p-22
 #define FD_RESIDUAL_CHANCE 1e-4
+#define FD_RESIDUAL_MUCH   32.0f   /* of what is odd: more than one value of binary16 leaves (residuals.c) */
+#define FD_RESIDUAL_LEAST  0x1p-5f /* of what is odd: 2^-21 of the row */
 
 enum { FD_FIRST_ODD, FD_FIRST_FAR, FD_FIRST_LATE, FD_FIRST_NOTED, FD_FIRST_COUNT };
 
@@ -36,7 +38,7 @@ typedef struct fd_residuals {
         *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step, not tiny; owned */
     bool *cached; /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
     bool *unsure; /* [n_node] computed through a product that the class may round or not; owned */
-    bool blocks;  /* the class makes int8 blocks of what this model's products read */
+    float much;   /* in fd_row_oddness: more than one value that fell to the other side leaves of a layer */
 } fd_residuals;
 
 /* FD_ERR_MEMORY; freed with fd_residuals_free also then. */
@@ -47,7 +49,7 @@ void fd_residuals_free(fd_residuals *residuals);
 /* A row, and what the bounds say of it. Returns whether what is left shows that the row is right. */
 bool fd_residuals_add(fd_residuals *residuals, const fd_attribution_row *row, const fd_node_finding *finding);
 
-/* finding[i] of node i: its first odd row, where the node departs; suspect[i]: where more than half of its rows are odd, or
+/* residuals_judge.c. finding[i] of node i: its first odd row, where the node departs; suspect[i]: where more than half of its rows are odd, or
  * all that come after the prompt, or all from some row on, by much.
  * [n_node] both; else finding 0. FD_ERR_MEMORY alone. */
 fd_code fd_residuals_judge(const fd_residuals *residuals, fd_node_finding *finding, fd_node_finding *suspect,

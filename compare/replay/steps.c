@@ -38,6 +38,7 @@ typedef struct search {
     double n[2];      /* values on the other side in a row: of 16-bit factors, of blocks */
     double widest[2]; /* of steps */
     double few[2];
+    bool table; /* so often an element of GELU's table is on the other side that most rows may have one */
 } search;
 
 static void count_product(search *s, const fd_node *node) {
@@ -55,11 +56,12 @@ static void count_product(search *s, const fd_node *node) {
 /* GELU from a table: its argument is rounded to binary16, and a large element that goes to the other side is seen by itself.
  * One in four rows of 512 has one, where most tensors have none. */
 static void count_table(search *s, const fd_node *node) {
-    if (node->op != FD_OP_GELU || !fd_gelu_is_table(s->numerics, node)) return;
+    if (!fd_gelu_is_table(s->numerics, node)) return;
     int32_t in = node->input[0];
     if (fd_trace_has_data(s->trace, s->graph->nodes[in].name)) return;
     s->n[0] += (double)fd_node_elements(node, 1) * ERROR_BEFORE / step_of(FD_DOT_F16).size;
     s->few[0] = FEW_OF_A_TABLE;
+    s->table = s->n[0] > s->few[0];
     s->widest[0] = fmax(s->widest[0], step_of(FD_DOT_F16).size);
 }
 
@@ -84,6 +86,8 @@ double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, 
     walk(&s, node);
     for (int kind = 0; kind < 2; kind++)
         if (s.n[kind] > s.few[kind] && 2 * s.widest[kind] > leave) leave = 2 * s.widest[kind];
+    /* and an element of the table that is the largest of its block takes the whole block over */
+    if (s.table && 2 * s.widest[1] > leave) leave = 2 * s.widest[1];
     free(s.seen);
     return leave;
 }
