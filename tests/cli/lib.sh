@@ -26,14 +26,19 @@ expect() {
     return 1
 }
 
+# keep_printed COMMAND…: runs it, and leaves what it printed on standard output in $scratch/printed, too.
+keep_printed() {
+    "$@" >"$scratch/printed"
+    local got=$?
+    cat "$scratch/printed"
+    return $got
+}
+
 # refuse STATUS PATTERN COMMAND…: as expect, and standard output stays empty: a message is for standard error.
 refuse() {
-    expect "$@" || return 1
-    shift 2
-    local output
-    output=$("$@" 2>/dev/null </dev/null)
-    [ -z "$output" ] && return 0
-    echo "FAILED printed on standard output: $*"
+    expect "$1" "$2" keep_printed "${@:3}" || return 1
+    [ -s "$scratch/printed" ] || return 0
+    echo "FAILED printed on standard output: ${*:3}"
     n_failed=$((n_failed + 1))
 }
 

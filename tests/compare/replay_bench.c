@@ -134,6 +134,7 @@ void expect_noise(fd_verdict v, const char *model, const char *what) {
     cr_expect_eq(fd_verdict_exit_status(&v), 0);
     cr_expect_eq(v.divergence.kind, FD_NO_DIVERGENCE);
     cr_expect_eq(v.replay.n_introduced, 0);
+    cr_expect(!v.diagnosis.done && !v.diagnosis.explanation.named);
     cr_expect(v.replay.n_tensor > 0 && v.replay.noisiest_z <= 1);
     fd_verdict_free(&v);
 }

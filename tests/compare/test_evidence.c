@@ -152,6 +152,7 @@ Test(evidence, under_noise_of_an_inferred_class_stands_what_binary32_would_say) 
                          record(b.graph, (recording){.emulated = "q8", .numerics = "unknown", .tensors = fused}), NULL);
     char text[FD_REMARK_SIZE];
     cr_expect_eq(v.status, FD_NOISE, "%s", fd_reason_text(&v, 0, text));
+    cr_expect(v.replay.noisiest_z <= 1.0, "%g", v.replay.noisiest_z);
     cr_expect_str_eq(v.replay.numerics, "ggml-cpu-f32kv"); /* the emulated q8 rounds activations as ggml does */
     fd_class_evidence_text(&v.replay.evidence, text);
     cr_expect(strstr(text, "f32 would not do: first at blk.0.attn_q, "), "%s", text);

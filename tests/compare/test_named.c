@@ -33,7 +33,7 @@ static bool is_named(const fd_verdict *v, const char *spec) {
 /* `subtle`: beside any rounding it is less than ten times the noise where activations are large, so that a name
  * would be a guess. bf16 is so coarse that this happens to larger faults: there a name may be missing, never wrong. */
 typedef struct expected {
-    const char *spec;
+    const char *spec, *node;
     bool subtle;
 } expected;
 
@@ -44,8 +44,10 @@ static void expect_named(bench *b, expected e, const char *class_, const char *m
     const char *in = class_ ? class_ : "exact";
     bool named = is_named(&v, e.spec);
     *n_named += named;
-    cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s", e.spec, model, in);
-    bool may_lack = class_ && (e.subtle || strcmp(class_, "bf16") == 0);
+    expect_at(&v, e.node, e.spec);
+    if (!e.subtle)
+        cr_expect(v.replay.introduced > 0.9, "%s in %s, %s: introduced %.3f", e.spec, model, in, v.replay.introduced);
+    bool may_lack = class_ && (e.subtle || strstr(class_, "bf16"));
     cr_expect(named || (may_lack && !x->named), "%s in %s, %s: %s %s; %s", e.spec, model, in,
               x->named ? "named" : "not named", x->n_remaining ? x->remaining[0].name : "-", unnamed_of(x));
     if (named) {
@@ -56,57 +58,21 @@ static void expect_named(bench *b, expected e, const char *class_, const char *m
     fd_verdict_free(&v);
 }
 
-Test(named, the_write_ups_faults_are_named_in_every_class) {
-    static const expected faults[] = {{"rope_pairing@2", false},     {"eps_outside_root@1", true},
-                                      {"missing_qkv_bias@0", false}, {"kv_off_by_one@3", false},
-                                      {"q0_only@1", false},          {"bytes_read_short@2", false}};
+Test(named, the_write_ups_faults_are_found_and_named_in_every_class) {
+    static const expected faults[] = {
+        {"rope_pairing@2", "blk.2.attn_q_rope", false}, {"eps_outside_root@1", "blk.1.attn_norm", true},
+        {"missing_qkv_bias@0", "blk.0.attn_q", false},  {"kv_off_by_one@3", "blk.3.cache_k", false},
+        {"q0_only@1", "blk.1.attn_scores", false},      {"bytes_read_short@2", "blk.2.attn_q", false}};
     int32_t n_named = 0;
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_bench(models[m], (recording){0});
         for (size_t f = 0; f < sizeof faults / sizeof *faults; f++)
-            for (int c = 0; c < N_CLASS; c++) expect_named(&b, faults[f], classes[c], models[m], &n_named);
+            for (int c = 0; c <= N_CLASS - faults[f].subtle; c++)
+                expect_named(&b, faults[f], c < N_CLASS ? classes[c] : "hf-bf16", models[m], &n_named);
         close_model(&b);
     }
-    fprintf(stderr, "named %d of %d\n", n_named, N_CLASS * 11);
+    fprintf(stderr, "named %d of %d\n", n_named, (N_CLASS + 1) * 11 - 2);
     cr_expect_geq(n_named, N_CLASS * 9);
-}
-
-Test(named, no_fault_of_the_table_gets_a_wrong_name_beside_rounding) {
-    score all = {0};
-    int32_t n_within = 0;
-    for (int m = 0; m < N_MODEL; m++) {
-        const char *class_ = m ? "q8" : "f16";
-        bench b = open_bench(models[m], (recording){.n_prompt = N_PREFILL});
-        for (int32_t i = 0; i < fd_fault_count(); i++) {
-            const fd_fault_info *fault = fd_fault_at(i);
-            char spec[96];
-            fd_verdict v;
-            snprintf(spec, sizeof spec, "%s%s", fault->name, fault->outside ? "" : "@2");
-            if (i % N_MODEL != m) continue; /* half of the table in each: the whole takes a minute */
-            if (!verdict_of(&b, spec, (recording){.emulated = class_, .n_prompt = N_PREFILL}, &v)) continue;
-            const fd_explanation *x = &v.diagnosis.explanation;
-            bool right = x->named && among_remaining(x, fault->name);
-            all.n_injected++;
-            all.n_located += v.diagnosis.done;
-            all.n_named += right;
-            all.n_together += right && x->n_remaining > 1;
-            all.n_wrong += x->named && !right;
-            all.n_unnamed += v.diagnosis.done && !x->named;
-            n_within += v.status == FD_NOISE;
-            cr_expect(!x->named || right, "%s in %s: named %s", spec, models[m], x->remaining[0].name);
-            if (!x->named)
-                fprintf(stderr, "  %s in %s, %s: %s; %s\n", spec, models[m], class_, fd_verdict_status_name(v.status),
-                        unnamed_of(x));
-            fd_verdict_free(&v);
-        }
-        close_model(&b);
-    }
-    fprintf(stderr, "beside rounding: %d injected, %d seen, %d named (%d together with others), %d wrong names\n",
-            all.n_injected, all.n_located, all.n_named, all.n_together, all.n_wrong);
-    cr_expect(all.n_injected > 60);
-    cr_expect_eq(all.n_wrong, 0);
-    cr_expect_eq(all.n_located + n_within, all.n_injected, "no fault is both seen and left unexplained");
-    cr_expect(all.n_named * 10 >= all.n_injected * 8);
 }
 
 Test(named, what_a_first_batch_does_not_show_is_named_in_decode) {
@@ -184,19 +150,6 @@ Test(named, position_0_alone_names_nothing) {
     cr_expect(!v.diagnosis.done);
     fd_verdict_free(&v);
     close_model(&b);
-}
-
-Test(named, a_clean_run_has_no_explanation) {
-    for (int m = 0; m < N_MODEL; m++) {
-        bench b = open_bench(models[m], (recording){0});
-        for (int c = 1; c < N_CLASS; c++) {
-            fd_verdict v = judged(&b, b.graph, (recording){.emulated = classes[c]});
-            cr_expect_eq(v.status, FD_NOISE, "%s %s", models[m], classes[c]);
-            cr_expect(!v.diagnosis.done && !v.diagnosis.explanation.named);
-            fd_verdict_free(&v);
-        }
-        close_model(&b);
-    }
 }
 
 /* No fault of the table: every second element of the rows, one and a half times as large. */

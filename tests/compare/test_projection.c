@@ -110,20 +110,3 @@ Test(projection, a_wrong_eps_in_binary32_is_found_through_layers) {
     }
     close_model(&b);
 }
-
-Test(projection, sound_engines_of_every_class_with_room_show_no_bug) {
-    for (int m = 0; m < N_MODEL; m++) {
-        bench b = open_bench(models[m], (recording){0});
-        for (int32_t i = 0; fd_numerics_class_at(i); i++) {
-            const fd_numerics_class *class_ = fd_numerics_class_at(i);
-            if (!fd_emulate_class_find(class_->name) || class_->exact || fd_class_leaves_nothing(class_) ||
-                class_->u_out < 0x1p-24)
-                continue;
-            fd_verdict v = judged(&b, b.graph, (recording){.emulated = class_->name});
-            cr_expect_eq(v.status, FD_NOISE, "%s, %s: %s at %s", models[m], class_->name,
-                         fd_verdict_status_name(v.status), v.divergence.node);
-            fd_verdict_free(&v);
-        }
-        close_model(&b);
-    }
-}

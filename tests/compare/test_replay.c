@@ -18,6 +18,7 @@ Test(replay, a_clean_run_is_noise_in_every_class_recorded_or_inferred) {
         for (int32_t i = 0; i < fd_emulate_class_count(); i++) {
             const char *name = fd_emulate_class_at(i)->name;
             expect_noise(judged(&b, b.graph, (recording){.emulated = name}), models[m], name);
+            if (i % N_MODEL != m) continue; /* inferred on one of them: that tries all classes */
             recording silent = {.emulated = name, .numerics = "unknown"};
             expect_noise(judged(&b, b.graph, silent), models[m], name);
         }
@@ -82,11 +83,10 @@ Test(replay, equal_bits_stay_identical) {
 
 /* ---- faults ---- */
 
-Test(replay, every_fault_is_found_at_its_node_in_noise) {
-    static const char *const faults[][2] = {
-        {"rope_pairing@1", "blk.1.attn_q_rope"}, {"weight_in_out@2", "blk.2.attn_q"},
-        {"kv_off_by_one@1", "blk.1.cache_k"},    {"q0_only@0", "blk.0.attn_scores"},
-        {"bytes_read_short@3", "blk.3.attn_q"},  {"softmax_all_masked@2", "blk.2.attn_weights"}};
+/* More of them in test_named.c. */
+Test(replay, a_fault_is_found_at_its_node_in_noise) {
+    static const char *const faults[][2] = {{"weight_in_out@2", "blk.2.attn_q"},
+                                            {"softmax_all_masked@2", "blk.2.attn_weights"}};
     static const char *const classes[] = {NULL, "f32", "f16", "q8", "hf-bf16"};
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_bench(models[m], (recording){0});

@@ -105,8 +105,8 @@ static void one_ulp(const fd_op_args *args) {
 }
 
 const fd_unlisted fd_unlisted_faults[FD_N_UNLISTED] = {
-    {"a 32-block of one weight row corrupted", "attn_q", block_of_a_row_corrupted, false},
-    {"a 32-block of one logits row corrupted", "logits", block_of_a_row_corrupted, true},
+    {"a 32-block of one weight row corrupted", "attn_q", block_of_a_row_corrupted, false, "weight_rows_wrong"},
+    {"a 32-block of one logits row corrupted", "logits", block_of_a_row_corrupted, true, "weight_rows_wrong"},
     {"16 rows of the previous position", "ffn_gate", tile_of_the_previous_position, false, "other_rows"},
     {"a product all NaN", "attn_q", all_nan, false},
     {"a product all zero", "attn_v", all_zero, false, "zeros"},
