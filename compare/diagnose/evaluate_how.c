@@ -155,14 +155,16 @@ static bool rounds_before_weight(const fd_hypothesis *h) {
     return h->guess == FD_GUESS_ROUNDED && h->which == 3;
 }
 
-static bool is_of_experts(const fd_hypothesis *h) {
-    return h->guess == FD_GUESS_OWN && h->which == FD_OWN_EXPERTS;
+/* At the node asked about alone, whose rows are the candidate's. */
+static bool is_of_experts(const fd_evaluation *ev, const fd_node *node) {
+    return ev->h.guess == FD_GUESS_OWN && ev->h.which == FD_OWN_EXPERTS &&
+           node->id == ev->bench->request->args.node->id;
 }
 
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_guess guess = ev->h.guess;
     return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE ||
-            is_of_experts(&ev->h) || rounds_before_weight(&ev->h)) &&
+            is_of_experts(ev, node) || rounds_before_weight(&ev->h)) &&
            fd_hypothesis_may_concern(&ev->h, node);
 }
 
@@ -170,6 +172,6 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_STATE) run_with_state(ev, args);
     if (ev->h.guess == FD_GUESS_STATISTIC) run_by_statistic(ev, args);
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
-    if (is_of_experts(&ev->h)) run_some_experts(ev, args);
+    if (is_of_experts(ev, args->node)) run_some_experts(ev, args);
     if (rounds_before_weight(&ev->h)) run_rounded_before_weight(ev, args);
 }
