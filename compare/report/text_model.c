@@ -80,7 +80,7 @@ void fd_report_extent(FILE *to, const fd_verdict_replay *p) {
     if (e->n_beyond < 1) return;
     if (e->first == e->last)
         snprintf(positions, sizeof positions, "position %d alone of %d", e->first, e->n_judged);
-    else if (e->n_beyond == e->last - e->first + 1)
+    else if (e->n_beyond == e->last - e->first + 1 && e->last < e->n_judged) /* else some were not recorded */
         snprintf(positions, sizeof positions, "positions %d…%d of %d", e->first, e->last, e->n_judged);
     else
         snprintf(positions, sizeof positions, "%d of %d positions from %d to %d", e->n_beyond, e->n_judged, e->first,

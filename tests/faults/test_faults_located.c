@@ -191,15 +191,18 @@ static bool locate(const fd_fault_info *fault, int32_t layer, const fd_graph *gr
 
 enum { MAX_FAULT = 512 };
 
-/* In a layer that the turn chooses, in all three what shows later; what sits outside the layers once. Counts the injections per
- * fault. */
+/* In a layer that the turn chooses, or the next one that has what the fault changes; in all three what shows later; what sits outside
+ * the layers once. Counts the injections per fault. */
 static void locate_all(const fd_graph *graph, int turn, feed p, const char *model, int32_t n_applied[MAX_FAULT]) {
     fd_trace *clean = record(graph, p);
     int32_t last = graph->hparams.n_layer - 1, layers[] = {last / 2, 0, last};
     for (int32_t i = 0; i < fd_fault_count(); i++) {
         const fd_fault_info *fault = fd_fault_at(i);
-        for (int k = 0; k < (fault->later && !fault->outside ? 3 : 1); k++)
-            n_applied[i] += locate(fault, layers[(i + turn + k) % 3], graph, clean, p, model, true);
+        bool done = false;
+        for (int k = 0; k < (fault->outside ? 1 : 3) && !(done && !fault->later); k++) {
+            done = locate(fault, layers[(i + turn + k) % 3], graph, clean, p, model, true);
+            n_applied[i] += done;
+        }
     }
     fd_trace_close(clean);
 }
