@@ -181,8 +181,7 @@ static bool take_tight(void *user, int32_t i) {
 }
 
 static bool reads_cache(const fd_attribution_options *options, const fd_node_finding *f) {
-    const fd_op op = options->graph->nodes[f->node].op;
-    return f->finding != FD_FOUND_NOTHING && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
+    return f->finding != FD_FOUND_NOTHING && fd_reads_kv_cache(&options->graph->nodes[f->node]);
 }
 
 /* In the inferred class, which is tight: as it was judged there, if that is not too much. out->of is borrowed. */

@@ -133,13 +133,14 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     if (!fd_hypothesis_changes_output(&ev->h, args->node)) return FD_OK;
     const fd_explain_request *r = ev->bench->request;
     const fd_node *other = ev->h.guess == FD_GUESS_COPY ? &args->graph->nodes[ev->h.other] : args->node;
+    float *bias = bias_of(ev, args);
     fd_output_rows out = {.rows = rows,
                           .pos0 = args->pos0,
                           .n_earlier = r->n_earlier,
                           .n_unjudged = r->n_unjudged,
                           .n_row = args->n_pos,
                           .width = width,
-                          .bias = bias_of(ev, args),
+                          .bias = bias,
                           .candidate = args->node->id == r->args.node->id ? r->output
                                        : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
                                                                           : NULL,
@@ -155,7 +156,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     if (out.scratch) fd_hypothesis_output_rows(&ev->h, args->node, &out);
     const bool done = out.scratch != NULL;
     free(out.scratch);
-    free((void *)(uintptr_t)out.bias);
+    free(bias);
     return done ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
 }
 

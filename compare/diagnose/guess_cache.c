@@ -8,10 +8,6 @@
 
 enum { MOST_PAGES = 8, MOST_ROWS = 64 };
 
-static bool reads_cache(const fd_node *node) {
-    return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
-}
-
 fd_code fd_guess_cache_rows(fd_trial *t, fd_hypothesis h, fd_error *err) {
     if (h.end == t->all.request->args.n_kv) {
         fd_hypothesis open = h;
@@ -155,9 +151,9 @@ fd_code fd_guess_cache(fd_trial *t, fd_error *err) {
     if (node->op == FD_OP_ATTN_MIX && !fd_trial_fits(t)) FD_TRY(try_rings(t, node->id, err));
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *reader = &nodes[t->span[i]];
-        both += reads_cache(reader);
+        both += fd_reads_kv_cache(reader);
         if (both == 2 && reader->op == FD_OP_ATTN_SCORES) FD_TRY(try_pages(t, -1, err));
-        if (reads_cache(reader) && !fd_trial_fits(t)) FD_TRY(try_pages(t, reader->id, err));
+        if (fd_reads_kv_cache(reader) && !fd_trial_fits(t)) FD_TRY(try_pages(t, reader->id, err));
     }
     return FD_OK;
 }

@@ -57,13 +57,8 @@ static fd_code try_branches(fd_trial *t, const fd_node *node, fd_error *err) {
     static const double factors[] = {0, 2, -1};
     int n = node->op == FD_OP_ADD ? 2 : node->op == FD_OP_ATTN_SOFTMAX ? 1 : 0;
     for (int k = 0; k < n; k++) {
-        fd_hypothesis h = {.guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = k};
-        for (int i = 0; i < 3 && !fd_trial_fits(t); i++) {
-            h.value = factors[i];
-            FD_TRY(fd_trial_try(t, &h, err));
-        }
-        bool found;
-        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
+        const fd_hypothesis h = {.guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = k};
+        FD_TRY(fd_try_or_solve(t, h, factors, 3, err));
     }
     return FD_OK;
 }

@@ -62,14 +62,7 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     int64_t width = fd_node_row_stride(node, t->all.request->args.n_kv);
     fd_hypothesis h = {
         .guess = FD_GUESS_FACTOR, .node = node->id, .end = node->over_kv ? node->shape[0] : (int32_t)width};
-    for (h.which = 0; h.which < 1 + has_bias(node); h.which++) {
-        bool found;
-        for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
-            h.value = factors[i];
-            FD_TRY(fd_trial_try(t, &h, err));
-        }
-        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
-    }
+    for (h.which = 0; h.which < 1 + has_bias(node); h.which++) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
     return FD_OK;
 }
 
@@ -251,14 +244,7 @@ static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
         FD_TRY(fd_trial_try(t, &h, err));
     }
     h = (fd_hypothesis){.guess = FD_GUESS_INPUT_FACTOR, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
-    for (h.which = 0; h.which < 2 && ops - 1 == FD_OP_ADD; h.which++) {
-        bool found;
-        for (int i = 0; i < 4 && !fd_trial_fits(t); i++) {
-            h.value = factors[i];
-            FD_TRY(fd_trial_try(t, &h, err));
-        }
-        if (!fd_trial_fits(t)) FD_TRY(fd_solve(t, h, 1, &found, err));
-    }
+    for (h.which = 0; h.which < 2 && ops - 1 == FD_OP_ADD; h.which++) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
     return FD_OK;
 }
 

@@ -136,6 +136,9 @@ typedef struct fd_hypothesis {
 /* The op as it should be. */
 extern const fd_hypothesis fd_no_hypothesis;
 
+/* Attention's scores read the cache of K, and what it mixes that of V. */
+bool fd_reads_kv_cache(const fd_node *node);
+
 /* Does it say anything about this node? For a fault that means editing it: fd_hypothesis_edit knows. */
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node);
 

@@ -193,3 +193,12 @@ fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err)
     }
     return try_simple(t, h, value, least, right, &found, err);
 }
+
+fd_code fd_try_or_solve(fd_trial *t, fd_hypothesis h, const double *values, int n, fd_error *err) {
+    bool found;
+    for (int i = 0; i < n && !fd_trial_fits(t); i++) {
+        h.value = values[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, 1, &found, err);
+}

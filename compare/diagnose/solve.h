@@ -12,4 +12,7 @@ fd_code fd_solve(fd_trial *trial, fd_hypothesis h, double right, bool *found, fd
  * method, so that it may be asked for often. */
 fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err);
 
+/* A factor, the right one being 1: the usual ones, values [n], then any. */
+fd_code fd_try_or_solve(fd_trial *t, fd_hypothesis h, const double *values, int n, fd_error *err);
+
 #endif
