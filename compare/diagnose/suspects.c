@@ -37,6 +37,16 @@ static bool may_be_one_step(const fd_graph *graph, const fd_attribution *of, con
     return fd_class_rounds_to_steps(of->numerics) && first->step > 0 && one_layer;
 }
 
+/* One value on the other side of a step makes a row odd, or two, and any small change may take it back. */
+enum { FEWEST_TO_NAME = 3 };
+
+static bool too_few_to_name(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *first) {
+    int32_t n_odd = 0;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (of->suspect[i].finding != FD_FOUND_NOTHING) n_odd += of->suspect[i].n_odd;
+    return fd_class_rounds_to_steps(of->numerics) && first->usual <= 0 && n_odd < FEWEST_TO_NAME;
+}
+
 fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, fd_node_finding *left, fd_error *err) {
     const fd_graph *graph = ask->graph;
     fd_node_finding first = fd_first_suspect(graph, of);
@@ -52,7 +62,7 @@ fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, 
     FD_TRY(fd_diagnose(&how, &e, err));
     bool rounded = fd_explains_by_rounding(&e) || fd_explains_by_one_rounding(&e);
     bool by_size = first.usual > 0;
-    if (e.named && !rounded && !may_be_one_step(graph, of, &first))
+    if (e.named && !rounded && !may_be_one_step(graph, of, &first) && !too_few_to_name(graph, of, &first))
         fd_attribution_promote(graph, of, NULL);
     else if (!(by_size && e.n_remaining > 0 && rounded)) /* in a class that rounds, other roundings are noise */
         *left = first;

@@ -110,7 +110,7 @@ static int32_t best_refuted(const fd_class_cases *c, int32_t least) {
 static bool is_rival(const fd_class_cases *c, int32_t i) {
     /* it repeats the engine's roundings, and leaves more than binary32 does */
     bool room_alone = fd_class_leaves_nothing(c->at[i].numerics) && c->at[i].n_left > 0;
-    return !room_alone && (!c->refuted[i] || c->by_one_kind[i]) && c->at[i].n_outside == 0;
+    return !room_alone && (!c->refuted[i] || c->by_tighter_alone[i]) && c->at[i].n_outside == 0;
 }
 
 static void add_rival(fd_class_evidence *to, const fd_numerics_class *rival) {
@@ -178,18 +178,22 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
             bool other_sums = sums_as_tight(c->at[i].numerics, &need);
             if (!other_sums && !has_room_alone(&need)) continue;
             c->refuted[i] = true;
-            c->by_one_kind[i] = !other_sums && !in_one_layer(&need);
+            c->by_tighter_alone[i] = !other_sums && !in_one_layer(&need);
             c->at[i].n_needed = need.n_needed;
             c->at[i].n_rounded = need.n_rounded;
         }
 }
 
-/* Sums of 16 bits have room for products that an engine of mixed precision shows to their last bits. */
+/* Sums of 16 bits have room for products that an engine of mixed precision shows to their last bits. Where one row of another
+ * layer then departs by little, they were such sums all the same. */
 static void refute_by_mixed(fd_class_cases *c) {
     bool mixed = false;
     for (int32_t i = 1; i < c->n; i++)
         mixed |= c->at[i].numerics->u_shown > 0 && !c->refuted[i] && c->at[i].n_outside == 0;
-    for (int32_t i = 1; i < c->n && mixed; i++) c->refuted[i] |= fd_class_sums_in_16_bits(c->at[i].numerics);
+    for (int32_t i = 1; i < c->n && mixed; i++) {
+        if (c->refuted[i] || !fd_class_sums_in_16_bits(c->at[i].numerics)) continue;
+        c->refuted[i] = c->by_tighter_alone[i] = true;
+    }
 }
 
 static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {

@@ -17,6 +17,16 @@ static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cach
         }
 }
 
+/* Nodes that are computed through an unrecorded choice of experts. */
+static void find_routed(const fd_graph *graph, const fd_trace *trace, bool *routed) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = graph->nodes[i].input[k];
+            if (in < 0 || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+            routed[i] |= routed[in] || graph->nodes[in].op == FD_OP_TOP_K;
+        }
+}
+
 /* Nodes that are computed through logits or a router whose factors the class may round. */
 static void find_unsure(const fd_graph *graph, const fd_numerics_class *c, const fd_trace *trace, bool *unsure) {
     for (int32_t i = 0; i < graph->n_node && c->u_factor > 0; i++) {
@@ -54,11 +64,13 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     out->far = calloc(n + 1, sizeof *out->far);
     out->odd = calloc((size_t)graph->n_node * FD_FIRST_COUNT, sizeof *out->odd);
     out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
+    out->routed = calloc((size_t)graph->n_node, sizeof *out->routed);
     out->unsure = calloc((size_t)graph->n_node, sizeof *out->unsure);
-    if (!out->left || !out->far || !out->odd || !out->cached || !out->unsure)
+    if (!out->left || !out->far || !out->odd || !out->cached || !out->routed || !out->unsure)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
+    find_routed(graph, trace, out->routed);
     find_unsure(graph, numerics, trace, out->unsure);
     out->much = much_of(numerics, graph);
     return FD_OK;
@@ -69,6 +81,7 @@ void fd_residuals_free(fd_residuals *r) {
     free(r->far);
     free(r->odd);
     free(r->cached);
+    free(r->routed);
     free(r->unsure);
     *r = (fd_residuals){0};
 }

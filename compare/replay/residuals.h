@@ -37,6 +37,7 @@ typedef struct fd_residuals {
     fd_node_finding
         *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step, not tiny; owned */
     bool *cached; /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
+    bool *routed; /* [n_node] behind an unrecorded choice of experts: another one leaves any amount; owned */
     bool *unsure; /* [n_node] computed through a product that the class may round or not; owned */
     float much;   /* in fd_row_oddness: more than one value that fell to the other side leaves of a layer */
 } fd_residuals;

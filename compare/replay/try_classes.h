@@ -10,7 +10,8 @@ enum { FD_MOST_CLASSES = 32 };
 typedef struct fd_class_cases {
     fd_class_case at[FD_MOST_CLASSES]; /* the finest first; owned: fd_class_case_free */
     bool refuted[FD_MOST_CLASSES];
-    bool by_one_kind[FD_MOST_CLASSES];  /* refuted only because one kind of tensor departs from a tighter class */
+    bool by_tighter_alone
+        [FD_MOST_CLASSES]; /* refuted only because a tighter class gives the sample, or all but one kind of tensor */
     bool other_kernel[FD_MOST_CLASSES]; /* a whole kind of tensors is as a class says that leaves fewer beyond */
     int32_t n;
     const fd_numerics_class *untried[FD_MOST_CLASSES]; /* coarser, and not needed; nothing refutes them */
@@ -20,8 +21,7 @@ typedef struct fd_class_cases {
 } fd_class_cases;
 
 /* options->numerics is ignored; options->progress counts classes. `refuted` by the class's own case alone (fd_case_refuted);
- * `by_one_kind` and
- * `other_kernel` are left to the caller. *out owns its cases also after a failure. */
+ * `by_tighter_alone` and `other_kernel` are left to the caller. *out owns its cases also after a failure. */
 fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
                        fd_error *err);
 

@@ -18,6 +18,7 @@ typedef struct rows_case {
     double left; /* of the rows [first, end) of layer LAYER; a ten-millionth of all others */
     int32_t first, end;
     bool departs, suspect;
+    bool routed; /* the layer chose experts, and that was not recorded */
 } rows_case;
 
 static const rows_case cases[] = {
@@ -32,6 +33,8 @@ static const rows_case cases[] = {
     {"behind a cache, a tail by little", true, 1e-4, 9, N_ROW, false, false},
     {"behind a cache, a tail by much", true, 1e-3, 9, N_ROW, false, true},
     {"behind a cache, more than steps can leave", true, 1e-1, 0, N_ROW, true, true},
+    {"two rows by more than steps can leave", false, 1e-1, 4, 6, true, true},
+    {"the same behind a choice of experts: others may have been chosen", false, 1e-1, 4, 6, false, true, true},
     {"NaN", false, NAN, 0, N_ROW, true, true},
     {"nothing odd", false, 1e-6, 0, N_ROW, false, false},
 };
@@ -56,6 +59,7 @@ static void add_rows(fd_residuals *r, const fd_graph *graph, const rows_case *c)
             cr_expect_eq(right, !(odd && !(c->left < 1e-5)), "%s, row %d", c->what, p);
         }
         r->cached[i] = c->cached;
+        r->routed[i] = c->routed;
     }
 }
 
