@@ -7,9 +7,9 @@
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/mixed.h"
-#include "compare/diagnose/printed.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diff/token_split.h"
+#include "compare/doubt_values.h"
 #include "compare/judge_side.h"
 #include "compare/measure/measure.h"
 #include "compare/measure/step_health.h"
@@ -186,20 +186,6 @@ static fd_code note_where_name_ends(fd_comparison *c, const fd_attribution *of, 
     return FD_OK;
 }
 
-/* What departs may be no more than the digits that were not printed. */
-static fd_code doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, fd_error *err) {
-    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
-    fd_printed printed;
-    if (!of->found && of->n_inconclusive == 0 && !undecided) return FD_OK;
-    FD_TRY(fd_find_printed(&how, &printed, err));
-    if (printed.n == 0) return FD_OK;
-    fd_remark r = {FD_REASON_PRINTED, .n = {printed.digits, printed.n, printed.n_of}, .flag = printed.decimals};
-    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[printed.node].name);
-    fd_verdict_reason(c->verdict, r);
-    of->found = false;
-    return FD_OK;
-}
-
 /* That side introduced an error. */
 static fd_code report_divergence(fd_comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict *v = c->verdict;
@@ -240,7 +226,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
     fd_judged_class class_ = {0}, of_reference = {0};
     *side = FD_CANDIDATE;
     FD_TRY(fd_judge_candidate(c, &class_, cand, err));
-    FD_TRY(doubt_printed(c, cand, class_.evidence.undecided, err));
+    FD_TRY(fd_doubt_printed(c, cand, class_.evidence.undecided, err));
     FD_TRY(look_for_mixed_class(c, class_.source, cand, err));
     if (cand->n_tensor == 0 && cand->n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};
@@ -249,6 +235,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
         return FD_OK;
     }
     FD_TRY(find_below_bounds(c, cand, err));
+    FD_TRY(fd_doubt_narrow(c, cand, err));
     fd_finding_counts(c->o->graph, cand, fd_class_source_name(class_.source), &v->replay);
     v->replay.evidence = class_.evidence;
     if (!cand->found) FD_TRY(fd_judge_reference(c, &of_reference, &of[FD_REFERENCE], err));

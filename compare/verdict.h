@@ -245,6 +245,7 @@ typedef enum fd_remark_kind {
     FD_REASON_CHOICE_UNRECORDED, /* n: position where the tokens part */
     FD_REASON_ONE_POSITION,
     FD_REASON_PRINTED,         /* node; n: digits, tensors printed, of so many; flag: decimals */
+    FD_REASON_NARROW,          /* node; other: type that holds all its values; n: tensors like it */
     FD_REASON_MIXED_CLASS,     /* node; text: what its kind is rounded to */
     FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
     FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */

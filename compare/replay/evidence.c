@@ -42,6 +42,17 @@ static int32_t count_way(const fd_evidence *e, int32_t node, bool *counted) {
     return n;
 }
 
+/* Inputs come before what reads them. */
+static void find_through_attention(fd_evidence *e) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int32_t i = 0; i < e->graph->n_node; i++)
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = nodes[i].input[k];
+            if (in < 0 || fd_trace_has_data(e->trace, nodes[in].name)) continue;
+            e->through_attention[i] |= of_attention(nodes[in].op) || e->through_attention[in];
+        }
+}
+
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err) {
     size_t n = (size_t)graph->n_node;
     *out = (fd_evidence){.graph = graph, .trace = trace, .n_pos = n_pos};
@@ -50,7 +61,10 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
     out->seen = calloc(n, sizeof *out->seen);
     out->stored = calloc(n, sizeof *out->stored);
     out->n_way = calloc(n, sizeof *out->n_way);
-    bool *counted = malloc(n * sizeof *counted), ok = out->wide && out->seen && out->stored && out->n_way && counted;
+    out->through_attention = calloc(n, sizeof *out->through_attention);
+    bool *counted = malloc(n * sizeof *counted);
+    bool ok = out->wide && out->seen && out->stored && out->n_way && out->through_attention && counted;
+    if (ok) find_through_attention(out);
     for (size_t i = 0; ok && i < n; i++) {
         if (!fd_trace_has_data(trace, graph->nodes[i].name)) continue;
         memset(counted, 0, n * sizeof *counted);
@@ -65,6 +79,7 @@ void fd_evidence_close(fd_evidence *e) {
     free(e->seen);
     free(e->stored);
     free(e->n_way);
+    free(e->through_attention);
     *e = (fd_evidence){0};
 }
 

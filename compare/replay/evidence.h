@@ -38,7 +38,9 @@ typedef struct fd_evidence {
     bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
     int64_t n_logit,
         n_logit_near; /* elements of logits; of those, within one rounding to 16 bits of what the finest class gives */
-    int32_t *n_way;   /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
+    bool *
+        through_attention; /* [n_node] unrecorded tensors of attention are on the way, and their rounding in it; owned */
+    int32_t *n_way;        /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */

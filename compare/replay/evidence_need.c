@@ -20,14 +20,26 @@ static bool in_attention(const fd_node *node) {
     return node->over_kv || of_attention(node->op) || node->op == FD_OP_KV_WRITE;
 }
 
+/* Layers without attention have outputs of another kind, which say nothing of how a kernel of attention rounds. */
+static bool same_kind(const fd_evidence *e, int32_t a, int32_t b) {
+    return fd_fault_same_kind(&e->graph->nodes[a], &e->graph->nodes[b]) &&
+           e->through_attention[a] == e->through_attention[b];
+}
+
+static bool begins_kind(const fd_evidence *e, int32_t node) {
+    for (int32_t i = 0; i < node; i++)
+        if (same_kind(e, i, node)) return false;
+    return true;
+}
+
 fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight) {
     const fd_node *nodes = e->graph->nodes;
     fd_class_need need = {0};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         int32_t rounded = 0, needed = 0;
-        if (!fd_fault_begins_kind(e->graph, i)) continue;
+        if (!begins_kind(e, i)) continue;
         for (int32_t k = i; k < e->graph->n_node; k++) {
-            if (!fd_fault_same_kind(&nodes[k], &nodes[i])) continue;
+            if (!same_kind(e, k, i)) continue;
             tally t = need_of(e, wide, tight, k);
             rounded += t.rounded > 0;
             needed += t.rounded > 0 && 2 * t.needed >= t.rounded;

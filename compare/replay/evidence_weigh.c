@@ -95,17 +95,6 @@ static tally count_repeated(const fd_class_case *c, int32_t node) {
     return t;
 }
 
-/* Then attention's rounding is in it. */
-static bool through_attention(const fd_evidence *e, int32_t node) {
-    const fd_node *nodes = e->graph->nodes;
-    for (int k = 0; k < FD_MAX_INPUTS; k++) {
-        int32_t in = nodes[node].input[k];
-        if (in < 0 || fd_trace_has_data(e->trace, nodes[in].name)) continue;
-        if (of_attention(nodes[in].op) || through_attention(e, in)) return true;
-    }
-    return false;
-}
-
 static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     const fd_evidence *e = c->evidence;
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
@@ -121,7 +110,7 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     c->n_needed += needed;
     c->n_seen += needed && (repeats || !through_a_part(e, node->id));
     if (other) return;
-    c->rounds_products |= product && !through_attention(e, node->id);
+    c->rounds_products |= product && !e->through_attention[node->id];
     kinds[!product].rounded++;
     kinds[!product].needed += needed;
     if (!product || e->n_way[node->id] > 0) return;

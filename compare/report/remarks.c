@@ -73,6 +73,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "that; write nine significant digits (%%.9g) or binary values",
             r->node, a, r->flag ? "decimals" : "significant digits", b, c);
         break;
+    case FD_REASON_NARROW:
+        SAY("cannot tell: all values of %s, and of %lld tensors like it, are %s, where %s keeps binary32: the engine "
+            "rounds them, "
+            "or they were saved so; write them as the engine has them",
+            r->node, a, r->other, v->replay.numerics);
+        break;
     case FD_REASON_RESIDUAL:
         SAY("cannot tell at %s: %.16s of it is left in %lld rows, where %s leaves a millionth: a bug within the "
             "bounds, or "

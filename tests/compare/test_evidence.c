@@ -247,3 +247,28 @@ Test(evidence, a_class_that_only_has_room_is_not_decided) {
     }
     close_model(&b);
 }
+
+/* Asked of every tensor once: through twenty layers there are a million ways. */
+Test(evidence, attention_is_on_the_way_where_its_tensors_were_not_recorded) {
+    static const struct {
+        const char *recorded, *node;
+        bool through;
+    } ways[] = {
+        {"*", "blk.1.attn_proj", false},
+        {"*l_out,logits", "blk.1.l_out", true},
+        {"*attn_proj,*l_out,logits", "blk.1.attn_proj", true},
+        {"*attn_proj,*l_out,logits", "blk.1.l_out", false},
+        {"*attn_out,*ffn_down", "blk.1.ffn_down", false},
+        {"logits", "logits", true},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        bench b = open_bench(models[0], (recording){.tensors = ways[i].recorded});
+        fd_evidence e;
+        fd_error err = {0};
+        must(fd_evidence_open(b.graph, b.ref, fd_trace_n_pos(b.ref), &e, &err), &err);
+        cr_expect_eq(e.through_attention[fd_graph_find(b.graph, ways[i].node)], ways[i].through, "%s of %s",
+                     ways[i].node, ways[i].recorded);
+        fd_evidence_close(&e);
+        close_model(&b);
+    }
+}

@@ -1,0 +1,13 @@
+/* What the candidate's values themselves show, whatever replay says of them: then the verdict is that nobody can tell, with the cure. */
+#ifndef FD_COMPARE_DOUBT_VALUES_H
+#define FD_COMPARE_DOUBT_VALUES_H
+
+#include "compare/comparison.h"
+
+/* What departs may be no more than the digits that were not printed: then nothing is found. `undecided`: the class is. */
+fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, fd_error *err);
+
+/* Nothing was found: the class may have room for tensors that were rounded to 16 bits. */
+fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, fd_error *err);
+
+#endif
