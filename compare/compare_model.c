@@ -228,6 +228,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
     FD_TRY(fd_judge_candidate(c, &class_, cand, err));
     FD_TRY(fd_doubt_printed(c, cand, class_.evidence.undecided, err));
     FD_TRY(look_for_mixed_class(c, class_.source, cand, err));
+    FD_TRY(fd_doubt_one_step(c, cand, err));
     if (cand->n_tensor == 0 && cand->n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};
         snprintf(r.text, sizeof r.text, "%s", fd_trace_path(c->o->cand));

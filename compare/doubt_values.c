@@ -4,6 +4,7 @@
 
 #include "compare/diagnose/narrow.h"
 #include "compare/diagnose/printed.h"
+#include "compare/replay/findings.h"
 
 fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, fd_error *err) {
     const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
@@ -29,5 +30,32 @@ fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, fd_error *er
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[narrow.node].name);
     snprintf(r.other, sizeof r.other, "%s", narrow.dtype == FD_F16 ? "binary16's" : "bfloat16's");
     fd_verdict_reason(c->verdict, r);
+    return FD_OK;
+}
+
+/* Bounds. */
+#define LITTLE_BEYOND 2.0
+
+static bool is_one_row(const fd_comparison *c, const fd_attribution *of) {
+    const fd_verdict_map *map = &c->map[FD_CANDIDATE];
+    const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
+    int32_t n = 0;
+    for (int32_t p = 0; p < map->n_pos; p++) n += !(z[p] < 0) && !(z[p] <= 1);
+    return n == 1 && of->n_by_finding[FD_FOUND_INTRODUCED] + of->n_by_finding[FD_FOUND_BOTH] == 1;
+}
+
+fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
+    const fd_node_finding *f = &of->first;
+    fd_explanation e;
+    if (!of->found || !fd_class_rounds_to_steps(of->numerics) || f->span_first == f->node) return FD_OK;
+    if (!(f->z <= LITTLE_BEYOND) || !is_one_row(c, of)) return FD_OK;
+    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    if (e.named) return FD_OK;
+    fd_remark r = {FD_REASON_ONE_STEP, .n = {f->pos}};
+    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[f->node].name);
+    fd_finding_globs(c->o->graph, f->span_first, f->node, r.text, sizeof r.text);
+    fd_verdict_reason(c->verdict, r);
+    of->found = false;
     return FD_OK;
 }

@@ -249,6 +249,7 @@ typedef enum fd_remark_kind {
     FD_REASON_MIXED_CLASS,     /* node; text: what its kind is rounded to */
     FD_REASON_CLASS_UNDECIDED, /* replay.evidence */
     FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */
+    FD_REASON_ONE_STEP,        /* node, position n; text: globs to record */
     FD_REASON_LARGE_ERRORS,    /* the same; n[1]: what is left as a rule, in millionths of a millionth */
     FD_REASON_WHOLE_ERROR, /* n: rows; node, other: NMSE of the logits, the candidate's and that of an emulated engine of the class */
     /* notes: without weight */

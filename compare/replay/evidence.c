@@ -206,6 +206,17 @@ bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *nu
     return false;
 }
 
+bool fd_evidence_products_are_wide(const fd_evidence *e, const fd_numerics_class *numerics) {
+    const int32_t bf16 = numerics->u_shown > 0x1p-11;
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (!e->stored[i] || !is_product(e->graph->nodes[i].op) || e->graph->nodes[i].layer < 0) continue;
+        if (!e->wide[2 * i + bf16]) return false;
+        n++;
+    }
+    return n > 1;
+}
+
 bool fd_evidence_is_one_rounding(const fd_evidence *e) {
     for (int32_t i = 0; i < e->graph->n_node - 1; i++)
         if (e->seen[i]) return false;

@@ -110,6 +110,9 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_clas
 /* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
 bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
+/* All products of the layers that were seen have more digits than the class, of mixed precision, leaves them. */
+bool fd_evidence_products_are_wide(const fd_evidence *evidence, const fd_numerics_class *numerics);
+
 /* Logits alone were seen, and they are what binary32 gives, rounded to 16 bits at the end. */
 bool fd_evidence_is_one_rounding(const fd_evidence *evidence);
 

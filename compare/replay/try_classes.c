@@ -128,7 +128,9 @@ static bool take_case(void *user, int32_t i) {
     c->at[c->n] = s->cases[i];
     s->cases[i].rows = NULL;
     bool of_the_type = c->stored > 0x1p-24 && own->numerics->u_out >= c->stored; /* 16 bits hide what it would need */
-    bool room_alone = own->numerics->u_shown > 0 && !fd_case_shown(own); /* it takes 16-bit values as they come */
+    /* it takes 16-bit values as they come */
+    const bool mixed = own->numerics->u_shown > 0;
+    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, own->numerics));
     bool refuted = c->refuted[c->n] = c->n > 0 && !of_the_type && (fd_case_refuted(own) || room_alone);
     c->n++;
     if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));

@@ -85,6 +85,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "a value rounded to the other side that stayed in the K/V cache; record '%s'",
             r->node, r->other, a, v->replay.numerics, r->text);
         break;
+    case FD_REASON_ONE_STEP:
+        SAY("cannot tell at %s: position %lld alone is beyond, by less than twice: a bug, or a value that %s rounds to "
+            "the other side of a "
+            "step; record '%s'",
+            r->node, a, v->replay.numerics, r->text);
+        break;
     case FD_REASON_LARGE_ERRORS:
         SAY("cannot tell at %s: %.16s of it is left, and too much in %lld rows, where %s leaves %.1e as a rule: a bug "
             "within "

@@ -272,3 +272,29 @@ Test(evidence, attention_is_on_the_way_where_its_tensors_were_not_recorded) {
         close_model(&b);
     }
 }
+
+/* An engine of mixed precision rounds every product. */
+Test(evidence, products_with_24_bits_are_no_engine_of_mixed_precision) {
+    static const struct {
+        const char *recorded, *narrow;
+        bool wide;
+    } engines[] = {
+        {"*attn_proj,*ffn_down", "", true},
+        {"*attn_proj,*ffn_down", "blk.0.attn_proj", false},
+        {"*attn_norm,*l_out,logits", "", false}, /* sums and norms may well be binary32 there */
+    };
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        bench b = open_bench(models[0], (recording){.tensors = engines[i].recorded});
+        fd_evidence e;
+        fd_error err = {0};
+        must(fd_evidence_open(b.graph, b.ref, fd_trace_n_pos(b.ref), &e, &err), &err);
+        for (int32_t k = 0; k < b.graph->n_node; k++) {
+            e.stored[k] = fd_trace_has_data(b.ref, b.graph->nodes[k].name);
+            e.wide[2 * k] = e.wide[2 * k + 1] = strcmp(b.graph->nodes[k].name, engines[i].narrow) != 0;
+        }
+        cr_expect_eq(fd_evidence_products_are_wide(&e, fd_numerics_class_find("mixed-f16")), engines[i].wide,
+                     "%s but %s", engines[i].recorded, engines[i].narrow);
+        fd_evidence_close(&e);
+        close_model(&b);
+    }
+}
