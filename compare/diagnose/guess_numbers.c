@@ -6,6 +6,24 @@
 
 typedef fd_code (*try_fn)(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err);
 
+/* Through layers that have several kinds of them: at all of one kind, the norms before attention. */
+static fd_code for_kinds_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    int32_t n_kind = 0, first = FD_ANY_LAYER;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
+            const fd_node *node = &graph->nodes[t->span[i]];
+            if (node->op != op || node->layer < 0) continue;
+            if (first == FD_ANY_LAYER) first = node->layer;
+            n_kind += pass == 0 && node->layer == first;
+            if (pass == 0 || n_kind < 2 || node->layer != first) continue;
+            h.node = node->id;
+            fd_hypothesis every = fd_hypothesis_everywhere(&h, graph);
+            FD_TRY(try_(t, every, node, err));
+        }
+    return FD_OK;
+}
+
 /* At all nodes of that op together and, where there are several, at each alone. `node`: the last of them. */
 static fd_code for_nodes_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_, bool parts, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
@@ -16,6 +34,7 @@ static fd_code for_nodes_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_,
     h.node = n > 1 ? -1 : last;
     h.layer = FD_ANY_LAYER;
     FD_TRY(try_(t, h, &nodes[last], err));
+    if (fd_trial_many_layers(t) && !parts) FD_TRY(for_kinds_of(t, op, h, try_, err));
     for (int32_t i = 0, done = -1; parts && i < t->n_span && n > 1 && !fd_trial_fits(t); i++) {
         const fd_node *one = &nodes[t->span[i]];
         bool by_layer = fd_trial_many_layers(t);

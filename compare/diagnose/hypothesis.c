@@ -55,6 +55,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
+    if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
         return is_recurrent(node->op) && (h->which == FD_STATE_FRESH || node->op != FD_OP_WKV7);
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;
@@ -160,9 +161,19 @@ fd_hypothesis fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, co
     return out;
 }
 
+fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *graph) {
+    const fd_node *own = &graph->nodes[h->node];
+    fd_hypothesis out = *h;
+    out.node = -1;
+    out.layer = FD_ANY_LAYER;
+    out.ops = (int32_t)own->op + 1;
+    snprintf(out.kind, sizeof out.kind, "%s", fd_fault_suffix(own));
+    return out;
+}
+
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
-           a->ops == b->ops && a->readers == b->readers && a->heads == b->heads && a->which == b->which &&
-           a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
-           !(a->value > b->value) && a->keys == b->keys;
+           a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->readers == b->readers && a->heads == b->heads &&
+           a->which == b->which && a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end &&
+           !(a->value < b->value) && !(a->value > b->value) && a->keys == b->keys;
 }

@@ -125,6 +125,7 @@ typedef struct fd_hypothesis {
     int32_t node;    /* the one node that it edits; -1: every node that it concerns */
     int32_t layer;   /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
     int32_t ops;     /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    char kind[24];   /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
     int32_t readers; /* node -1: those alone whose first input is node `readers` - 1; 0: any */
     uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
     int32_t which, other, n;
@@ -192,6 +193,9 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
 /* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op: K's RoPE as Q's, the FFN's norm as attention's. */
 fd_hypothesis fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node);
+
+/* The same mistake in every layer: at all nodes of the kind that h->node ≥ 0 is one of. */
+fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *graph);
 
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b);
 

@@ -275,7 +275,18 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     }
 }
 
+static void kind_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    fd_hypothesis one = *h;
+    for (int32_t i = 0; i < graph->n_node && one.node < 0; i++)
+        if (fd_hypothesis_may_concern(h, &graph->nodes[i])) one.node = i;
+    summary_text(&one, graph, to, size);
+    snprintf(to + strlen(to), size - strlen(to), ", at every %s", h->kind);
+}
+
 void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    summary_text(h, graph, to, size);
+    if (h->node < 0 && h->kind[0])
+        kind_text(h, graph, to, size);
+    else
+        summary_text(h, graph, to, size);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
 }

@@ -34,7 +34,7 @@ bool fd_trial_many_layers(const fd_trial *t) {
 }
 
 /* Some ten seconds of two cores. */
-#define MOST_SPENT 0x1p33
+#define MOST_SPENT 0x1p35
 
 bool fd_trial_exhausted(const fd_trial *t) {
     double most = t->all.request->most_spent;
@@ -199,7 +199,7 @@ static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const
     return n > 0 && !(tau <= (c > 0 ? c : right) / 4); /* zeros have no size */
 }
 
-fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *err) {
+static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_hypothesis in_heads = with_heads(t, hypothesis), *h = &in_heads;
     const fd_node *node = r->args.node;
@@ -243,6 +243,29 @@ fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *err
     fd_trial_note_runner_up(t, &c.fit);
     fd_variant_free(&c.variant);
     return FD_OK;
+}
+
+static int32_t first_layer(const fd_trial *t) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (nodes[t->span[i]].layer >= 0) return nodes[t->span[i]].layer;
+    return -1;
+}
+
+/* What names no other node or weight may be in every layer alike. */
+static bool may_be_everywhere(const fd_trial *t, const fd_hypothesis *h) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    const bool of_other = h->guess == FD_GUESS_WEIGHT || h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY ||
+                          h->guess == FD_GUESS_CACHE || h->guess == FD_GUESS_OWN;
+    return h->node >= 0 && !of_other && fd_trial_many_layers(t) && nodes[h->node].layer >= 0 &&
+           nodes[h->node].layer == first_layer(t);
+}
+
+fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
+    FD_TRY(try_one(t, h, err));
+    if (!may_be_everywhere(t, h) || fd_trial_fits(t)) return FD_OK;
+    const fd_hypothesis every = fd_hypothesis_everywhere(h, t->all.request->args.graph);
+    return try_one(t, &every, err);
 }
 
 fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd_trial *t, fd_error *err) {

@@ -1,0 +1,40 @@
+/* Bugs of every layer that are named from logits alone. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "tests/compare/replay_bench.h"
+
+typedef struct layers_case {
+    const char *what;
+    void (*edit)(fd_node *node); /* a node of a layer */
+    const char *name, *summary;
+} layers_case;
+
+static void other_eps_before_attention(fd_node *node) {
+    if (strcmp(fd_fault_suffix(node), "attn_norm") == 0) node->eps = 1e-3f;
+}
+
+static const layers_case cases[] = {
+    {"the norms before attention have another eps, those of the FFN have not", other_eps_before_attention, "other_eps",
+     "eps 0.001; the file says 1e-05, at every attn_norm"},
+};
+
+Test(through_layers, one_kind_of_node_of_every_layer_is_named_from_logits_alone) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b = open_bench(models[0], (recording){0});
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t k = 0; k < faulty->n_node; k++)
+            if (faulty->nodes[k].layer >= 0) cases[i].edit(&faulty->nodes[k]);
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .numerics = "f32", .tensors = "logits"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", cases[i].what, fd_verdict_status_name(v.status));
+        cr_expect(e->named, "%s", cases[i].what);
+        cr_expect_str_eq(e->remaining[0].name, cases[i].name, "%s", cases[i].what);
+        cr_expect_str_eq(e->remaining[0].summary, cases[i].summary, "%s", cases[i].what);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+        close_model(&b);
+    }
+}
