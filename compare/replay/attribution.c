@@ -247,6 +247,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .tokens = fd_trace_tokens(o->cand),
                              .op = o->op,
                              .device = o->device,
+                             .memo = o->memo,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
                              .n_output = out->n_output};

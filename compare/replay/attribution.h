@@ -79,6 +79,7 @@ typedef struct fd_attribution_options {
     int32_t n_pos; /* judge positions [0, n_pos): those whose tokens agree */
     fd_op_fn op;
     const fd_products *device; /* as in fd_replay_options */
+    fd_product_memo *memo;     /* likewise */
     const fd_numerics_class *numerics;
     const bool *unjudged; /* [n_node] nodes that are replayed but not judged: their weights are unknown; NULL: none */
     const bool *wanted;   /* [n_node] nodes that are judged; NULL: all */
