@@ -166,10 +166,12 @@ static fd_memo_key key_of(const fd_replay *replay, const fd_op_args *args) {
                          .n = weight->n_col};
 }
 
-/* A product's rows are computed for the vectors that are new, [n] of them at args->in[0] + at[i] rows. */
+/* A product's rows are computed for the vectors that are new, [n] of them at args->in[0] + at[i] rows. Samples, which come before the
+ * node's own rows (perturb.c), are not kept: another class moves them otherwise. */
 static fd_code multiply_new(fd_replay *replay, fd_op_args args, const fd_memo_key *key, const int64_t *at, int32_t n,
                             fd_error *err) {
     const double *x = args.in[0];
+    const int32_t n_plain = args.n_pos - replay->n_pos;
     double *y = args.out, *own = malloc(sizeof *own * (size_t)(n * (key->n + key->n_row)));
     if (!own) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
     for (int32_t i = 0; i < n; i++) memcpy(own + i * key->n, x + at[i] * key->n, sizeof *own * (size_t)key->n);
@@ -181,7 +183,7 @@ static fd_code multiply_new(fd_replay *replay, fd_op_args args, const fd_memo_ke
     for (int32_t i = 0; i < n && code == FD_OK; i++) {
         const double *row = (const double *)args.out + i * key->n_row;
         memcpy(y + at[i] * key->n_row, row, sizeof *row * (size_t)key->n_row);
-        fd_product_memo_keep(replay->o.memo, key, own + i * key->n, row);
+        if (at[i] >= n_plain) fd_product_memo_keep(replay->o.memo, key, own + i * key->n, row);
     }
     free(own);
     return code;
