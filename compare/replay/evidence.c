@@ -8,6 +8,7 @@
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
 #include "compare/replay/typical.h"
+#include "faults/faults.h"
 
 /* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
  * replay has not these roundings. */
@@ -50,7 +51,9 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
     out->seen = calloc(n, sizeof *out->seen);
     out->stored = calloc(n, sizeof *out->stored);
     out->n_way = calloc(n, sizeof *out->n_way);
+    out->kind = fd_fault_kinds(graph);
     bool *counted = malloc(n * sizeof *counted), ok = out->wide && out->seen && out->stored && out->n_way && counted;
+    ok &= out->kind != NULL;
     for (size_t i = 0; ok && i < n; i++) {
         if (!fd_trace_has_data(trace, graph->nodes[i].name)) continue;
         memset(counted, 0, n * sizeof *counted);
@@ -65,6 +68,7 @@ void fd_evidence_close(fd_evidence *e) {
     free(e->seen);
     free(e->stored);
     free(e->n_way);
+    free(e->kind);
     *e = (fd_evidence){0};
 }
 

@@ -39,6 +39,7 @@ typedef struct fd_evidence {
     int64_t n_logit,
         n_logit_near; /* elements of logits; of those, within one rounding to 16 bits of what the finest class gives */
     int32_t *n_way;   /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
+    int32_t *kind;    /* fd_fault_kinds; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */

@@ -1,6 +1,5 @@
 /* Two classes set against each other: what one rounds that the other does not, and which kinds of tensors need it. */
 #include "compare/replay/evidence_internal.h"
-#include "faults/faults.h"
 
 static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight, int32_t node) {
     tally t = {0};
@@ -25,9 +24,9 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
     fd_class_need need = {0};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         int32_t rounded = 0, needed = 0;
-        if (!fd_fault_begins_kind(e->graph, i)) continue;
+        if (e->kind[i] != i) continue;
         for (int32_t k = i; k < e->graph->n_node; k++) {
-            if (!fd_fault_same_kind(&nodes[k], &nodes[i])) continue;
+            if (e->kind[k] != i) continue;
             tally t = need_of(e, wide, tight, k);
             rounded += t.rounded > 0;
             needed += t.rounded > 0 && 2 * t.needed >= t.rounded;
@@ -57,12 +56,11 @@ static bool is_beyond(const fd_class_case *c, int32_t node, int32_t *n) {
 }
 
 bool fd_evidence_other_kernel(const fd_evidence *e, const fd_class_case *c, const fd_class_case *best) {
-    const fd_node *nodes = e->graph->nodes;
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         int32_t n = 0, n_depart = 0, unused = 0;
-        if (!fd_fault_begins_kind(e->graph, i)) continue;
+        if (e->kind[i] != i) continue;
         for (int32_t k = i; k < e->graph->n_node; k++)
-            if (fd_fault_same_kind(&nodes[k], &nodes[i]))
+            if (e->kind[k] == i)
                 n_depart += is_beyond(c, k, &n) && !is_beyond(best, k, &unused);
         int32_t fewest = best->numerics->replays_inputs ? 1 : 2;
         if (n_depart >= fewest && 2 * n_depart >= n) return true;
