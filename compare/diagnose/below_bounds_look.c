@@ -46,7 +46,8 @@ fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, 
     out->at = calloc(n_node + 1, sizeof *out->at);
     out->cost = calloc(n_node + 1, sizeof *out->cost);
     out->kind = fd_fault_kinds(graph);
-    if (!out->bugs || !out->at || !out->cost || !out->kind) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    if (!out->bugs || !out->at || !out->cost || !out->kind)
+        return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = 0; i < out->n_fault; i++) add_bug(out, (fd_below_bug){i, -1, -1, -1});
     for (int i = 0; i < N_SMALL && out->binary32; i++) add_small_bugs(out, fd_fault_find(small_faults[i]));
     return FD_OK;

@@ -11,8 +11,8 @@ typedef struct entry {
 } entry;
 
 struct fd_product_memo {
-    entry *entries;        /* [size], found by open addressing; owned */
-    size_t size, n;        /* a power of two; of these, used: half at most */
+    entry *entries; /* [size], found by open addressing; owned */
+    size_t size, n; /* a power of two; of these, used: half at most */
     size_t bytes, most;
 };
 

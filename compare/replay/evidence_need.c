@@ -60,8 +60,7 @@ bool fd_evidence_other_kernel(const fd_evidence *e, const fd_class_case *c, cons
         int32_t n = 0, n_depart = 0, unused = 0;
         if (e->kind[i] != i) continue;
         for (int32_t k = i; k < e->graph->n_node; k++)
-            if (e->kind[k] == i)
-                n_depart += is_beyond(c, k, &n) && !is_beyond(best, k, &unused);
+            if (e->kind[k] == i) n_depart += is_beyond(c, k, &n) && !is_beyond(best, k, &unused);
         int32_t fewest = best->numerics->replays_inputs ? 1 : 2;
         if (n_depart >= fewest && 2 * n_depart >= n) return true;
     }
