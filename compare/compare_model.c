@@ -35,7 +35,8 @@ fd_attribution_options fd_comparison_options(const fd_comparison *c, int which) 
                                     .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,
                                     .n_ref_pos = c->n_pos,
                                     .op = c->o->op,
-                                    .device = c->o->device};
+                                    .device = c->o->device,
+                                    .memo = c->memo};
 }
 
 fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_attribution *of, int side) {
@@ -267,6 +268,7 @@ static fd_code replay_both(fd_comparison *c, fd_error *err) {
 fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdict *verdict, fd_error *err) {
     fd_comparison c = {.o = options, .verdict = verdict};
     if (verdict->counts.n_compared == 0) return FD_OK;
+    c.memo = fd_product_memo_new(FD_MEMO_MOST);
     fd_code code = fd_weights_against_model(options->graph, options->ref, options->cand, verdict,
                                             &c.loaded[FD_REFERENCE], &c.loaded[FD_CANDIDATE], err);
     bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
@@ -282,6 +284,7 @@ fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdic
     }
     if (code == FD_OK) fd_verdict_decide(verdict);
     free(c.ignored);
+    fd_product_memo_free(c.memo);
     for (int side = 0; side < 2; side++) fd_loaded_weights_free(&c.loaded[side]);
     return code;
 }

@@ -16,6 +16,7 @@ typedef struct fd_comparison {
     fd_verdict *verdict;
     fd_trace_pair pair;
     fd_loaded_weights loaded[2]; /* reference's, candidate's */
+    fd_product_memo *memo; /* of both sides' replays; owned */
     fd_flips flips;
     fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
     fd_measures measures[2];

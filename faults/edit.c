@@ -47,6 +47,16 @@ bool fd_fault_begins_kind(const fd_graph *graph, int32_t node) {
     return true;
 }
 
+int32_t *fd_fault_kinds(const fd_graph *graph) {
+    int32_t *first = malloc(sizeof *first * (size_t)(graph->n_node + 1));
+    for (int32_t i = 0; first && i < graph->n_node; i++) {
+        int32_t k = 0;
+        while (k < i && (first[k] != k || !fd_fault_same_kind(&graph->nodes[k], &graph->nodes[i]))) k++;
+        first[i] = k;
+    }
+    return first;
+}
+
 bool fd_fault_is_one_of(const fd_node *node, const char *words) {
     const char *suffix = fd_fault_suffix(node);
     for (size_t size; *words; words += size + (words[size] == ' ')) {

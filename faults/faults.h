@@ -37,6 +37,7 @@ const char *fd_fault_suffix(const fd_node *node);
 /* The same suffix: attn_q of two layers. And the first node of its kind, in whatever layer that is. */
 bool fd_fault_same_kind(const fd_node *a, const fd_node *b);
 bool fd_fault_begins_kind(const fd_graph *graph, int32_t node);
+int32_t *fd_fault_kinds(const fd_graph *graph); /* that node's id for each; malloc'ed [n_node]; NULL: out of memory */
 
 /* True when the fault first shows at nodes of this name, in whatever layer. */
 bool fd_fault_shows_at(const fd_fault_info *info, const fd_node *node);

@@ -14,7 +14,7 @@
 #include <math.h>
 
 #include "compare/bounds/numerics_class.h"
-#include "exec/products.h"
+#include "compare/products/memo.h"
 
 /* A τ that stands for "could be anything"; finite, so that its products with 0 are 0. */
 #define FD_BOUND_UNKNOWN 1e30
@@ -30,6 +30,7 @@ typedef struct fd_bound_args {
     const fd_numerics_class *numerics;
     double n_output;           /* elements that the whole comparison judges, for λ */
     const fd_products *device; /* computes the sums of large products; NULL: the CPU does */
+    fd_product_memo *memo;     /* of these sums; NULL: none */
 } fd_bound_args;
 
 /* Cache types whose rounding replay repeats. */

@@ -38,7 +38,8 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     for (int64_t first = 0; first < p->n_out && code == FD_OK; first += most) {
         int64_t n_row = p->n_out - first < most ? p->n_out - first : most;
         fd_product rows = {.weight = w, .first_row = p->first_row + first, .n_row = n_row, .n_pos = n_pos};
-        code = fd_products_weigh(work->args->device, &rows, size, variance, sums, squares, work->err);
+        code = fd_products_weigh(work->args->device, work->args->memo, &rows, size, variance, sums, squares,
+                                 work->err);
 #pragma omp parallel for schedule(static) if (n_row * n_pos > FD_BOUND_MANY / 64)
         for (int64_t r = 0; r < n_row * (code == FD_OK); r++) {
             float bias = p->bias ? fabsf(fd_weight_row_element(p->bias, p->bias_row, first + r)) : 0;

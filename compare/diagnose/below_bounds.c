@@ -42,7 +42,7 @@ static fd_slope slope_of(const search *s, const fd_projection *p, double shown) 
 }
 
 static bool of_kind(const search *s, int32_t node, int32_t kind) {
-    return fd_fault_same_kind(&s->below.graph->nodes[node], &s->below.graph->nodes[kind]);
+    return s->below.kind[node] == s->below.kind[kind];
 }
 
 /* One bug, shown in all nodes of a kind together (node -1) or in one. */
@@ -63,7 +63,8 @@ static void look_at(const search *s, shown *best, shown x, const fd_projection *
 static fd_projection sum_of(const search *s, const shown *x, int32_t bug) {
     fd_projection all = {0};
     for (int32_t i = x->kind; i < s->below.graph->n_node; i++)
-        if (of_kind(s, i, x->kind) && (x->node < 0 || i == x->node)) fd_projection_add(&all, of_node(s, i, bug));
+        if (s->below.at[i] && of_kind(s, i, x->kind) && (x->node < 0 || i == x->node))
+            fd_projection_add(&all, of_node(s, i, bug));
     return all;
 }
 
@@ -72,7 +73,7 @@ static fd_projection sum_of(const search *s, const shown *x, int32_t bug) {
 static shown find(const search *s) {
     for (int32_t kind = 0; kind < s->below.graph->n_node; kind++) {
         shown best = {.bug = -1};
-        if (!fd_fault_begins_kind(s->below.graph, kind)) continue;
+        if (s->below.kind[kind] != kind) continue;
         for (int32_t f = 0; f < s->below.n_bug; f++) {
             shown everywhere = {.kind = kind, .node = -1, .bug = f};
             fd_projection all = sum_of(s, &everywhere, f);

@@ -20,6 +20,7 @@ typedef struct fd_below_search {
     int32_t n_fault, n_bug;
     fd_projection **at; /* [n_node][n_bug]; NULL: not looked at; owned */
     double *cost;       /* [n_node] multiplications; owned */
+    int32_t *kind;      /* fd_fault_kinds; owned */
 } fd_below_search;
 
 /* FD_ERR_MEMORY; freed with fd_below_close also then. */

@@ -29,7 +29,7 @@ static void add_small_bugs(fd_below_search *s, int32_t fault) {
     const fd_node *nodes = s->graph->nodes;
     add_bug(s, (fd_below_bug){fault, -1, -1, -1});
     for (int32_t i = 0; i < s->graph->n_node; i++)
-        if (is_norm(&nodes[i]) && fd_fault_begins_kind(s->graph, i)) add_bug(s, (fd_below_bug){fault, i, -1, -1});
+        if (is_norm(&nodes[i]) && s->kind[i] == i) add_bug(s, (fd_below_bug){fault, i, -1, -1});
     for (int32_t layer = 0; layer < s->graph->hparams.n_layer; layer++)
         add_bug(s, (fd_below_bug){fault, -1, layer, -1});
     for (int32_t i = 0; i < s->graph->n_node; i++)
@@ -45,7 +45,9 @@ fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, 
     out->bugs = malloc(sizeof *out->bugs * most);
     out->at = calloc(n_node + 1, sizeof *out->at);
     out->cost = calloc(n_node + 1, sizeof *out->cost);
-    if (!out->bugs || !out->at || !out->cost) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    out->kind = fd_fault_kinds(graph);
+    if (!out->bugs || !out->at || !out->cost || !out->kind)
+        return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = 0; i < out->n_fault; i++) add_bug(out, (fd_below_bug){i, -1, -1, -1});
     for (int i = 0; i < N_SMALL && out->binary32; i++) add_small_bugs(out, fd_fault_find(small_faults[i]));
     return FD_OK;
@@ -55,6 +57,7 @@ void fd_below_close(fd_below_search *s) {
     for (int32_t i = 0; s->at && i < s->graph->n_node; i++) free(s->at[i]);
     free(s->at);
     free(s->cost);
+    free(s->kind);
     free(s->bugs);
 }
 
@@ -103,7 +106,7 @@ static fd_code look_along_table(look *l, fd_error *err) {
 }
 
 static bool concerns(const fd_below_search *s, const fd_below_bug *bug, const fd_node *norm) {
-    if (bug->kind >= 0) return fd_fault_same_kind(&s->graph->nodes[bug->kind], norm);
+    if (bug->kind >= 0) return bug->kind == s->kind[norm->id];
     return bug->layer >= 0 ? bug->layer == norm->layer : bug->node < 0 || bug->node == norm->id;
 }
 

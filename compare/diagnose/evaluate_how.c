@@ -5,6 +5,7 @@
 
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/workbench.h"
+#include "compare/products/run_op.h"
 #include "model/gguf/quant.h"
 
 /* ---- the state of recurrent ops ---- */
@@ -61,7 +62,7 @@ static void run_with_state(const fd_evaluation *ev, const fd_op_args *args) {
         memcpy(cache, args->in[0], size);
         set_state(ev, node, cache, width, start);
         step.in[0] = cache;
-        ev->bench->request->op(FD_NUMERICS_EXACT, &step);
+        fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &step);
     }
     for (int64_t i = 0; !cache && i < args->n_pos * stride; i++) ((float *)args->out)[i] = NAN; /* no memory: no fit */
     free(cache);
@@ -71,7 +72,7 @@ static void run_with_state(const fd_evaluation *ev, const fd_op_args *args) {
 
 static void run_by_statistic(const fd_evaluation *ev, const fd_op_args *args) {
     int32_t *first = malloc(sizeof *first * (size_t)args->n_pos);
-    ev->bench->request->op(FD_NUMERICS_EXACT, args);
+    fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, args);
     for (int32_t row = 0, start; first && row < args->n_pos; row++) {
         rest_of_step(ev->bench->request, args, row, &start);
         first[row] = start > args->pos0 ? start - args->pos0 : 0;
@@ -86,10 +87,10 @@ static void run_twice(const fd_evaluation *ev, const fd_op_args *args) {
     const size_t size = sizeof(float) * (size_t)(args->n_pos * fd_node_row_stride(args->node, args->n_kv));
     float *once = malloc(size);
     fd_op_args again = *args;
-    ev->bench->request->op(FD_NUMERICS_EXACT, args);
+    fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, args);
     if (once) memcpy(once, args->out, size);
     again.in[0] = once;
-    if (once) ev->bench->request->op(FD_NUMERICS_EXACT, &again);
+    if (once) fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &again);
     free(once);
 }
 
@@ -129,7 +130,7 @@ static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
             if (!(best >> e & 1)) w[e] = 0;
     }
     if (weights) some.in[1] = weights;
-    r->op(FD_NUMERICS_EXACT, &some);
+    fd_run_op(r->op, FD_NUMERICS_EXACT, &some);
     free(weights);
 }
 
@@ -144,7 +145,7 @@ static void run_rounded_before_weight(const fd_evaluation *ev, const fd_op_args 
         fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, weight, n_weight);
         plain.weight[0] = &of_ones;
     }
-    ev->bench->request->op(FD_NUMERICS_EXACT, &plain);
+    fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &plain);
     if (!weight) return;
     fd_round_type_rows(ev->h.other, out, args->n_pos, n);
     for (int64_t i = 0; i < args->n_pos * n; i++) out[i] *= weight[i % n_weight];

@@ -8,7 +8,9 @@
 fd_code fd_evaluation_open(fd_workbench *bench, const fd_hypothesis *h, bool bounds, fd_evaluation *ev, fd_error *err) {
     size_t n = (size_t)bench->request->args.graph->n_node;
     *ev = (fd_evaluation){.bench = bench, .h = *h, .bounds = bounds && bench->request->numerics};
-    ev->works = calloc(n, sizeof *ev->works);
+    ev->works = bench->spare ? bench->spare : calloc(n, sizeof *ev->works);
+    ev->begin = (int32_t)n;
+    bench->spare = NULL;
     return ev->works ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
 }
 
@@ -19,8 +21,12 @@ static void free_work(fd_work *w) {
 }
 
 void fd_evaluation_close(fd_evaluation *ev) {
-    for (int32_t i = 0; ev->works && i < ev->bench->request->args.graph->n_node; i++) free_work(&ev->works[i]);
-    free(ev->works);
+    for (int32_t i = ev->begin; i < ev->end; i++) {
+        free_work(&ev->works[i]);
+        ev->works[i] = (fd_work){0};
+    }
+    free(ev->bench->spare);
+    ev->bench->spare = ev->works;
 }
 
 const float *fd_bench_recorded(const fd_explain_request *r, int32_t node) {
@@ -64,6 +70,7 @@ fd_code fd_workbench_open(const fd_explain_request *request, fd_workbench **out,
 void fd_workbench_close(fd_workbench *bench) {
     if (!bench) return;
     fd_evaluation_close(&bench->plain);
+    free(bench->spare);
     for (int32_t i = 0; i < bench->request->args.graph->n_weight; i++) free(bench->wide[i]);
     free(bench->wide);
     free(bench->feeds_cache);
@@ -106,6 +113,8 @@ fd_code fd_bench_edit(fd_evaluation *ev, int32_t id, fd_error *err) {
     fd_work *w = &ev->works[id];
     const fd_graph *graph = ev->bench->request->args.graph;
     if (w->edit_known) return FD_OK;
+    if (id < ev->begin) ev->begin = id;
+    if (id >= ev->end) ev->end = id + 1;
     FD_TRY(fd_hypothesis_edit(&ev->h, graph, &graph->nodes[id], &w->node, &w->edited, err));
     w->edit_known = true;
     return FD_OK;

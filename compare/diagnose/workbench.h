@@ -22,13 +22,15 @@ typedef struct fd_evaluation {
     fd_workbench *bench;
     fd_hypothesis h;
     bool bounds;
-    fd_work *works; /* [n_node] owned */
+    fd_work *works;     /* [n_node] owned */
+    int32_t begin, end; /* all that was touched of them */
 } fd_evaluation;
 
 struct fd_workbench {
     const fd_explain_request *request;
     fd_evaluation plain;
-    float **wide; /* [n_weight] weights in binary32, made when first used: hundreds of hypotheses read them; owned */
+    fd_work *spare; /* [n_node] of an evaluation that is closed, as new; NULL: none; owned */
+    float **wide;   /* [n_weight] weights in binary32, made when first used: hundreds of hypotheses read them; owned */
     int64_t wide_left; /* elements that may still be made so */
     bool *feeds_cache; /* [n_node] an unrecorded cache is computed from it, through unrecorded nodes; owned */
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "compare/products/check.h"
+#include "compare/products/run_op.h"
 #include "model/weight_rows.h"
 
 static size_t real_size(fd_numerics numerics) {
@@ -56,7 +57,7 @@ fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics
         taken = device->together || !fd_check_any_nan(args->out, product.n_pos * product.n_row, real_size(numerics));
     }
     if (!taken) {
-        op(numerics, args);
+        fd_run_op(op, numerics, args);
         return FD_OK;
     }
     if (!device->together) FD_TRY(check_by_cpu(&product, op, numerics, args, err));

@@ -7,15 +7,15 @@
 #ifndef FD_COMPARE_PRODUCTS_PRODUCTS_H
 #define FD_COMPARE_PRODUCTS_PRODUCTS_H
 
-#include "exec/products.h"
+#include "compare/products/memo.h"
 
 /* A MATMUL with its bias, as `op` runs it. device NULL: `op` itself. */
 fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics numerics, const fd_op_args *args,
                              fd_error *err);
 
-/* fd_products.weigh. device NULL: the CPU. */
-fd_code fd_products_weigh(const fd_products *device, const fd_product *product, const double *x, const double *v,
-                          double *size, double *square, fd_error *err);
+/* fd_products.weigh. device NULL: the CPU, which leaves out what the memo (NULL: none) knows. */
+fd_code fd_products_weigh(const fd_products *device, fd_product_memo *memo, const fd_product *product, const double *x,
+                          const double *v, double *size, double *square, fd_error *err);
 
 /* How many threads may call `device` at once, as fd_jobs.most_threads has it. */
 static inline int32_t fd_products_callers(const fd_products *device) {

@@ -66,7 +66,7 @@ static fd_code weigh(void *user, const fd_product *p, const double *x, const dou
     own.first_row += first;
     double *sums = malloc(2 * sizeof *sums * (size_t)(own.n_row * p->n_pos)), *squares = sums + own.n_row * p->n_pos;
     if (!sums) return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", p->weight->name);
-    fd_code code = fd_products_weigh(NULL, &own, x, v, sums, squares, err);
+    fd_code code = fd_products_weigh(NULL, NULL, &own, x, v, sums, squares, err);
     if (code == FD_OK) code = gather(t->peers, p, sizeof *sums, sums, size, err);
     if (code == FD_OK) code = gather(t->peers, p, sizeof *sums, squares, square, err);
     free(sums);

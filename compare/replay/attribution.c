@@ -74,6 +74,10 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
                                   .tau = rows->tau + at,
                                   .reference = has_ref ? a->reference : NULL,
                                   .steps = a->steps[node->id]};
+        if (a->o->rows_alone) {
+            a->o->on_row(a->o->user, &row);
+            continue;
+        }
         fd_node_finding f = fd_attribute_row(&row, a->growth + 2 * node->id);
         a->n_row[node->id]++;
         bool right = a->leaves_nothing && fd_residuals_add(&a->residuals, &row, &f);
@@ -247,6 +251,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .tokens = fd_trace_tokens(o->cand),
                              .op = o->op,
                              .device = o->device,
+                             .memo = o->memo,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
                              .n_output = out->n_output};
@@ -263,7 +268,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
                        fd_trace_path(options->cand), options->n_pos, fd_trace_n_pos(options->cand));
     attributing a = {.o = options, .out = out};
     fd_code code = open_replay(&a, err);
-    a.leaves_nothing = fd_class_leaves_nothing(options->numerics);
+    a.leaves_nothing = fd_class_leaves_nothing(options->numerics) && !options->rows_alone;
     if (code == FD_OK && a.leaves_nothing)
         code = fd_residuals_open(options->graph, options->numerics, options->cand, options->n_pos, &a.residuals, err);
     if (code == FD_OK) code = attribute_ranges(&a, err);

@@ -79,6 +79,7 @@ typedef struct fd_attribution_options {
     int32_t n_pos; /* judge positions [0, n_pos): those whose tokens agree */
     fd_op_fn op;
     const fd_products *device; /* as in fd_replay_options */
+    fd_product_memo *memo;     /* likewise */
     const fd_numerics_class *numerics;
     const bool *unjudged; /* [n_node] nodes that are replayed but not judged: their weights are unknown; NULL: none */
     const bool *wanted;   /* [n_node] nodes that are judged; NULL: all */
@@ -87,6 +88,7 @@ typedef struct fd_attribution_options {
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
     void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;
+    bool rows_alone; /* on_row is all that is asked for: nothing is found */
     bool sample; /* judge the first 8 and last 8 positions of the first, middle and last layer (to infer a class); the
                     first 16 where replaying what lies between would take matrix products */
 } fd_attribution_options;

@@ -8,6 +8,7 @@
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
 #include "compare/replay/typical.h"
+#include "faults/faults.h"
 
 /* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
  * replay has not these roundings. */
@@ -62,8 +63,9 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
     out->stored = calloc(n, sizeof *out->stored);
     out->n_way = calloc(n, sizeof *out->n_way);
     out->through_attention = calloc(n, sizeof *out->through_attention);
+    out->kind = fd_fault_kinds(graph);
     bool *counted = malloc(n * sizeof *counted);
-    bool ok = out->wide && out->seen && out->stored && out->n_way && out->through_attention && counted;
+    bool ok = out->wide && out->seen && out->stored && out->n_way && out->through_attention && out->kind && counted;
     if (ok) find_through_attention(out);
     for (size_t i = 0; ok && i < n; i++) {
         if (!fd_trace_has_data(trace, graph->nodes[i].name)) continue;
@@ -80,6 +82,7 @@ void fd_evidence_close(fd_evidence *e) {
     free(e->stored);
     free(e->n_way);
     free(e->through_attention);
+    free(e->kind);
     *e = (fd_evidence){0};
 }
 

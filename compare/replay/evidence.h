@@ -41,6 +41,7 @@ typedef struct fd_evidence {
     bool *
         through_attention; /* [n_node] unrecorded tensors of attention are on the way, and their rounding in it; owned */
     int32_t *n_way;        /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
+    int32_t *kind;         /* fd_fault_kinds; owned */
 } fd_evidence;
 
 /* What speaks for a class. Tensors are nodes of the sample. */

@@ -1,6 +1,5 @@
 /* Two classes set against each other: what one rounds that the other does not, and which kinds of tensors need it. */
 #include "compare/replay/evidence_internal.h"
-#include "faults/faults.h"
 
 static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight, int32_t node) {
     tally t = {0};
@@ -22,12 +21,11 @@ static bool in_attention(const fd_node *node) {
 
 /* Layers without attention have outputs of another kind, which say nothing of how a kernel of attention rounds. */
 static bool same_kind(const fd_evidence *e, int32_t a, int32_t b) {
-    return fd_fault_same_kind(&e->graph->nodes[a], &e->graph->nodes[b]) &&
-           e->through_attention[a] == e->through_attention[b];
+    return e->kind[a] == e->kind[b] && e->through_attention[a] == e->through_attention[b];
 }
 
 static bool begins_kind(const fd_evidence *e, int32_t node) {
-    for (int32_t i = 0; i < node; i++)
+    for (int32_t i = e->kind[node]; i < node; i++)
         if (same_kind(e, i, node)) return false;
     return true;
 }
@@ -69,13 +67,11 @@ static bool is_beyond(const fd_class_case *c, int32_t node, int32_t *n) {
 }
 
 bool fd_evidence_other_kernel(const fd_evidence *e, const fd_class_case *c, const fd_class_case *best) {
-    const fd_node *nodes = e->graph->nodes;
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         int32_t n = 0, n_depart = 0, unused = 0;
-        if (!fd_fault_begins_kind(e->graph, i)) continue;
+        if (e->kind[i] != i) continue;
         for (int32_t k = i; k < e->graph->n_node; k++)
-            if (fd_fault_same_kind(&nodes[k], &nodes[i]))
-                n_depart += is_beyond(c, k, &n) && !is_beyond(best, k, &unused);
+            if (e->kind[k] == i) n_depart += is_beyond(c, k, &n) && !is_beyond(best, k, &unused);
         int32_t fewest = best->numerics->replays_inputs ? 1 : 2;
         if (n_depart >= fewest && 2 * n_depart >= n) return true;
     }

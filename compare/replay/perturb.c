@@ -156,12 +156,11 @@ fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t 
         if (fresh) memcpy(p, state->x, sizeof *p * (size_t)before);
         memcpy(p + before, state->x + before, sizeof *p * (size_t)n);
 #pragma omp parallel for if (n > MANY)
-        for (int64_t i = 0; i < n; i++) {
-            if (replay->recorded[i / stride] || node->op == FD_OP_TOP_K) continue;
-            double base = replay->sampled[d] ? replay->sampled[d][before + i] : state->x[before + i],
-                   tau = replay->tau[i];
-            bool rounded = isfinite(base) && tau < FD_BOUND_UNKNOWN;
-            p[before + i] = rounded ? base + fd_sample_sign(node->id, before + i, d) * tau : base;
+        for (int64_t at = 0; at < n; at += stride) {
+            if (replay->recorded[at / stride] || node->op == FD_OP_TOP_K) continue;
+            if (replay->sampled[d])
+                memcpy(p + before + at, replay->sampled[d] + before + at, sizeof *p * (size_t)stride);
+            fd_samples_move_f64(p + before + at, replay->tau + at, stride, node->id, before + at, d);
         }
     }
     return FD_OK;

@@ -225,6 +225,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
                            .kv_type = fd_replay_kv_type(replay, node),
                            .n_output = replay->o.n_output,
                            .device = replay->o.device,
+                           .memo = replay->o.memo,
                            .stored = FD_F64};
     if (replay->in_trace[node->id] >= 0)
         bound.stored = fd_trace_node_at(replay->o.trace, replay->in_trace[node->id])->dtype;

@@ -23,6 +23,7 @@ typedef struct fd_replay_options {
     const int32_t *tokens; /* [n_pos]: those that were fed */
     fd_op_fn op;
     const fd_products *device; /* takes large products, and their bounds, from the CPU; NULL: none does */
+    fd_product_memo *memo;     /* of products that the CPU computed for other replays; NULL: none */
     const fd_numerics_class *numerics;
     double n_output;     /* as in fd_bound_args */
     const bool *ignored; /* [n_node] taken for not recorded; NULL: none */

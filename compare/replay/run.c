@@ -6,6 +6,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/products/products.h"
+#include "compare/products/run_op.h"
 #include "model/gguf/quant.h"
 
 static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
@@ -41,7 +42,7 @@ int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node) {
 static fd_code run_op(const fd_replay *replay, fd_numerics numerics, const fd_op_args *args, fd_error *err) {
     if (args->node->op == FD_OP_MATMUL)
         return fd_products_multiply(replay->o.device, replay->o.op, numerics, args, err);
-    replay->o.op(numerics, args);
+    fd_run_op(replay->o.op, numerics, args);
     return FD_OK;
 }
 
@@ -130,7 +131,7 @@ static fd_code run_gelu_table(const fd_replay *replay, fd_op_args args, fd_error
     }
     args.in[0] = rounded;
     if (up) args.in[1] = ones;
-    replay->o.op(FD_NUMERICS_F64, &args);
+    fd_run_op(replay->o.op, FD_NUMERICS_F64, &args);
     for (int64_t i = 0; i < n; i++) {
         double y = gate[i] <= -10 ? 0 : gate[i] >= 10 ? gate[i] : (double)fd_dot_round_f16((float)out[i]);
         out[i] = up ? y * up[i] : y;
@@ -153,12 +154,66 @@ static fd_code round_weight(fd_replay *replay, fd_op_args *args, fd_error *err) 
     return FD_OK;
 }
 
+/* All that decides how the weight is rounded (fd_dot_round_weight). */
+static fd_memo_key key_of(const fd_replay *replay, const fd_op_args *args) {
+    const fd_numerics_class *c = replay->o.numerics;
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    int32_t type = (int32_t)fd_dot_type_of(c, args->node, weight, 0);
+    return (fd_memo_key){.kind = FD_MEMO_PRODUCT,
+                         .weight = weight->data,
+                         .bias = bias ? bias->data : NULL,
+                         .rounding = c->u_factor > 0 ? 4 * type + 2 * c->int8_rows + c->int8_weights : 0,
+                         .n_row = weight->n_row,
+                         .n = weight->n_col};
+}
+
+/* A product's rows are computed for the vectors that are new, [n] of them at args->in[0] + at[i] rows. Samples, which come before the
+ * node's own rows (perturb.c), are not kept: another class moves them otherwise. */
+static fd_code multiply_new(fd_replay *replay, fd_op_args args, const fd_memo_key *key, const int64_t *at, int32_t n,
+                            fd_error *err) {
+    const double *x = args.in[0];
+    const int32_t n_plain = args.n_pos - replay->n_pos;
+    double *y = args.out, *own = malloc(sizeof *own * (size_t)(n * (key->n + key->n_row)));
+    if (!own) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    for (int32_t i = 0; i < n; i++) memcpy(own + i * key->n, x + at[i] * key->n, sizeof *own * (size_t)key->n);
+    args.in[0] = own;
+    args.out = own + n * key->n;
+    args.n_pos = n;
+    fd_code code = round_weight(replay, &args, err);
+    if (code == FD_OK) code = run_op(replay, FD_NUMERICS_F64, &args, err);
+    for (int32_t i = 0; i < n && code == FD_OK; i++) {
+        const double *row = (const double *)args.out + i * key->n_row;
+        memcpy(y + at[i] * key->n_row, row, sizeof *row * (size_t)key->n_row);
+        if (at[i] >= n_plain) fd_product_memo_keep(replay->o.memo, key, own + i * key->n, row);
+    }
+    free(own);
+    return code;
+}
+
+static fd_code multiply(fd_replay *replay, fd_op_args args, fd_error *err) {
+    const fd_memo_key key = key_of(replay, &args);
+    int64_t *at = malloc(sizeof *at * (size_t)args.n_pos);
+    int32_t n = 0;
+    if (!at) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    for (int32_t row = 0; row < args.n_pos; row++) {
+        const double *known = fd_product_memo_find(replay->o.memo, &key, (const double *)args.in[0] + row * key.n);
+        if (known)
+            memcpy((double *)args.out + row * key.n_row, known, sizeof *known * (size_t)key.n_row);
+        else
+            at[n++] = row;
+    }
+    fd_code code = n > 0 ? multiply_new(replay, args, &key, at, n, err) : FD_OK;
+    free(at);
+    return code;
+}
+
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
+    const bool remembers = node->op == FD_OP_MATMUL && replay->o.memo && !replay->o.device;
     if (fd_gelu_is_table(replay->o.numerics, node)) return run_gelu_table(replay, args, err);
     fd_dot_type type = dot_type(replay, &args);
     double *copy = NULL;
-    FD_TRY(round_weight(replay, &args, err));
+    if (!remembers) FD_TRY(round_weight(replay, &args, err));
     if (type != FD_DOT_AS_IS) {
         const fd_node *from = &replay->o.graph->nodes[node->input[0]];
         const double *rows = args.in[0];
@@ -166,7 +221,7 @@ fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
         FD_TRY(round_input(type, &args, &rows, &copy, width, err));
         args.in[0] = rows;
     }
-    fd_code code = run_op(replay, FD_NUMERICS_F64, &args, err);
+    fd_code code = remembers ? multiply(replay, args, err) : run_op(replay, FD_NUMERICS_F64, &args, err);
     free(copy);
     if (code != FD_OK || !fd_node_is_kv_cache(node)) return code;
     int64_t n = fd_node_row_stride(node, replay->n_kv);

@@ -18,6 +18,15 @@ void fd_samples_move(float *restrict rows, const double *restrict tau, int64_t n
 }
 
 FD_FOR_EACH_CPU
+void fd_samples_move_f64(double *restrict rows, const double *restrict tau, int64_t n, int32_t node, int64_t first,
+                         int sample) {
+    for (int64_t i = 0; i < n; i++) {
+        double moved = rows[i] + fd_sample_sign(node, first + i, sample) * tau[i];
+        rows[i] = isfinite(rows[i]) && tau[i] < FD_BOUND_UNKNOWN ? moved : rows[i];
+    }
+}
+
+FD_FOR_EACH_CPU
 void fd_samples_add_squares(const double *restrict sample, const double *restrict rows, int64_t n,
                             double *restrict squares) {
     for (int64_t i = 0; i < n; i++) {

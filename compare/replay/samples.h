@@ -19,6 +19,8 @@ static inline double fd_sample_sign(int32_t node, int64_t i, int sample) {
  * rows[0], say which way. */
 void fd_samples_move(float *rows, const double *tau, int64_t n, int32_t node, int64_t first, int sample);
 
+void fd_samples_move_f64(double *rows, const double *tau, int64_t n, int32_t node, int64_t first, int sample);
+
 /* Adds to squares[0 … n) how far a sample is from `rows`, squared; of what is not finite, nothing. */
 void fd_samples_add_squares(const double *sample, const double *rows, int64_t n, double *squares);
 void fd_samples_add_squares_f32(const float *sample, const float *rows, int64_t n, double *squares);

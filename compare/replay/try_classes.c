@@ -92,7 +92,7 @@ static fd_code judge_sample(const search *s, int32_t i, const fd_numerics_class 
     fd_attribution found;
     how.ref = NULL; /* what was inherited says nothing about the class */
     how.numerics = numerics;
-    how.sample = true;
+    how.sample = how.rows_alone = true;
     how.on_row = add;
     how.progress = NULL;
     how.user = (void *)&s->cases[i];

@@ -88,6 +88,7 @@ static fd_code pass(const fd_attribution_options *options, const fd_numerics_cla
     how.numerics = numerics;
     how.wanted = s->wanted;
     how.on_row = add;
+    how.rows_alone = true;
     how.progress = NULL;
     how.user = s;
     fd_code code = fd_attribute_errors(&how, &unused, err);

@@ -67,7 +67,7 @@ Test(products, a_device_in_the_stated_order_has_the_bits_of_the_CPU) {
         for (int by_device = 0; by_device < 2; by_device++) {
             const fd_products *device = by_device ? &plain.products : NULL;
             must(multiply_both(&of, device, y[by_device], exact[by_device], &err), &err);
-            must(fd_products_weigh(device, &product, of.x, of.v, size[by_device], square[by_device], &err), &err);
+            must(fd_products_weigh(device, NULL, &product, of.x, of.v, size[by_device], square[by_device], &err), &err);
         }
         cr_expect_eq(memcmp(y[0], y[1], n * sizeof **y), 0, "binary64, type %zu, shape %zu", type_, shape_);
         cr_expect_eq(memcmp(exact[0], exact[1], n * sizeof **exact), 0, "exact, type %zu, shape %zu", type_, shape_);
@@ -87,8 +87,8 @@ Test(products, rows_from_the_middle_of_a_weight_are_weighed_as_in_the_whole) {
     fd_product all = product_of(&of.args), some = all;
     some.first_row = 11;
     some.n_row = 9;
-    must(fd_products_weigh(NULL, &all, of.x, of.v, whole[0], whole[1], &err), &err);
-    must(fd_products_weigh(NULL, &some, of.x, of.v, part[0], part[1], &err), &err);
+    must(fd_products_weigh(NULL, NULL, &all, of.x, of.v, whole[0], whole[1], &err), &err);
+    must(fd_products_weigh(NULL, NULL, &some, of.x, of.v, part[0], part[1], &err), &err);
     for (int kind = 0; kind < 2; kind++)
         for (int64_t pos = 0; pos < all.n_pos; pos++)
             cr_expect_eq(memcmp(whole[kind] + pos * all.n_row + 11, part[kind] + pos * 9, 9 * sizeof **part), 0);
@@ -131,7 +131,7 @@ Test(products, what_has_a_NaN_or_is_not_taken_is_the_CPUs) {
         for (int by_device = 0; by_device < 2; by_device++) {
             const fd_products *device = by_device ? &faulty.products : NULL;
             must(multiply_both(&of, device, y[by_device], exact[by_device], &err), &err);
-            must(fd_products_weigh(device, &product, of.x, of.v, size[by_device], square[by_device], &err), &err);
+            must(fd_products_weigh(device, NULL, &product, of.x, of.v, size[by_device], square[by_device], &err), &err);
         }
         cr_expect_eq(faulty.n_taken, not_taken ? 0 : 3);
         cr_expect_eq(memcmp(y[0], y[1], n * sizeof **y), 0);
@@ -200,7 +200,7 @@ Test(products, processes_that_share_the_rows_have_the_bits_of_one) {
             args.out = y[0], in_f32.out = exact[0];
             must(fd_products_multiply(NULL, fd_reference_op, FD_NUMERICS_F64, &args, &err), &err);
             must(fd_products_multiply(NULL, fd_reference_op, FD_NUMERICS_EXACT, &in_f32, &err), &err);
-            must(fd_products_weigh(NULL, &product, of.x, of.v, size[0], square[0], &err), &err);
+            must(fd_products_weigh(NULL, NULL, &product, of.x, of.v, size[0], square[0], &err), &err);
             memset(y[1], 0x55, sizeof y[1]), memset(exact[1], 0x55, sizeof exact[1]);
             memset(size[1], 0x55, sizeof size[1]), memset(square[1], 0x55, sizeof square[1]);
             for (int32_t rank = 0; rank < n; rank++) {

@@ -65,7 +65,7 @@ static void check_one(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n_c
     fd_reference_op(FD_NUMERICS_EXACT, &args);
     args.in[0] = x, args.out = y[0];
     fd_reference_op(FD_NUMERICS_F64, &args);
-    gpu_must(fd_products_weigh(NULL, &product, x, v, size[0], square[0], &err), &err);
+    gpu_must(fd_products_weigh(NULL, NULL, &product, x, v, size[0], square[0], &err), &err);
     gpu_must(fd_engine_products_new(&one.graph, &gpu, &err), &err);
     gpu_must(gpu->multiply(gpu->user, FD_NUMERICS_EXACT, &product, x32, y32[1], &err), &err);
     gpu_must(gpu->multiply(gpu->user, FD_NUMERICS_F64, &product, x, y[1], &err), &err);

@@ -49,7 +49,7 @@ static void check_noticed(const fd_products *gpu, const fd_graph *graph, const f
         args.in[0] = what == 0 ? (const void *)x : x32;
         fd_code code = what < 2 ? fd_products_multiply(gpu, fd_reference_op, what ? FD_NUMERICS_EXACT : FD_NUMERICS_F64,
                                                        &args, &err)
-                                : fd_products_weigh(gpu, &product, x, x, y, y + n_out, &err);
+                                : fd_products_weigh(gpu, NULL, &product, x, x, y, y + n_out, &err);
         expect(fake.n_launch > before, "a product", "no kernel was launched");
         expect(code == FD_ERR_DEVICE && strstr(err.message, weight->name), "a device that computes nothing",
                err.message);
