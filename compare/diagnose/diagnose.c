@@ -184,9 +184,9 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
     const fd_node *nodes = options->graph->nodes, *node = &nodes[options->finding->node];
-    fd_hypothesis here;
+    fd_hypothesis here = *h;
     *fits = false;
-    if (!fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
+    if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
     FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
     here = fd_hypothesis_as(&here, options->graph, node);
