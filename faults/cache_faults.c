@@ -41,6 +41,25 @@ static void not_the_first(const fd_op_args *args) {
                     sizeof(float) * (size_t)width);
 }
 
+/* The norm of K's heads in that layer; NULL: there is none. */
+static const fd_node *norm_of_k(const fd_graph *graph, const fd_node *cache) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].layer == cache->layer && strcmp(fd_fault_suffix(&graph->nodes[i]), "attn_k_norm") == 0)
+            return &graph->nodes[i];
+    return NULL;
+}
+/* Without a weight: V has none. */
+static void normed(const fd_op_args *args) {
+    const fd_node *k = norm_of_k(args->graph, args->node);
+    const int64_t dim = args->node->shape[1], width = fd_node_width(args->node);
+    for (int64_t at = 0; at < args->n_pos * width; at += dim) {
+        const float *x = (const float *)args->in[0] + at;
+        const float by = 1.0f / sqrtf(fd_dot(x, x, dim) / (float)dim + (k ? k->eps : NAN));
+        for (int64_t i = 0; i < dim; i++) ((float *)args->out)[args->pos0 * width + at + i] = x[i] * by;
+    }
+}
+FD_APPLIES(norms_k, node->n_dim == 2 && norm_of_k(graph, node) != NULL)
+
 static void nothing(const fd_op_args *args) {
     (void)args;
 }
@@ -142,6 +161,8 @@ static const fd_fault rows[] = {
     {CACHE("v_never_written", "cache_v", FD_OP_KV_WRITE,
            "V is zero in the cache: its rows are never written, or written as zeros"),
      .nodes = "cache_v", .override = nothing, .info.lasting = true},
+    {CACHE("v_normed", "cache_v", FD_OP_KV_WRITE, "V's heads are normed, as K's are"), .nodes = "cache_v",
+     .applies = norms_k, .override = normed, .info.lasting = true},
     {CACHE("v_first_step_lost", "cache_v", FD_OP_KV_WRITE,
            "V's rows of the first step are never written: they are zero in later steps, too"),
      .nodes = "cache_v", .override = not_the_first, .info.lasting = true},

@@ -107,13 +107,15 @@ FD_APPLIES(has_step_bias, step_bias(graph, node) != NULL)
 
 /* What of the scan is another; all at zero: as it should be. */
 typedef struct scan_rule {
-    bool keeps;                 /* the state does not decay */
-    bool linear;                /* it decays by 1 + A dt, the first terms of e^(A dt) */
-    bool late;                  /* by the dt of the position before */
-    bool unscaled;              /* it takes in x B, not dt x B */
-    bool early;                 /* it is read before the position's own update */
-    bool no_skip;               /* D x is not added */
-    bool modulo;                /* head h reads group h % n_group, not h / (heads a group) */
+    bool keeps;      /* the state does not decay */
+    bool linear;     /* it decays by 1 + A dt, the first terms of e^(A dt) */
+    bool late;       /* by the dt of the position before */
+    bool unscaled;   /* it takes in x B, not dt x B */
+    bool early;      /* it is read before the position's own update */
+    bool half_early; /* after its decay, before dt x B is added */
+    bool held;       /* it takes in (e^(A dt) - 1) / A x B: exact zero-order hold, of which dt is the first term */
+    bool no_skip;    /* D x is not added */
+    bool modulo;     /* head h reads group h % n_group, not h / (heads a group) */
     float (*decay)(float a);    /* what A becomes; NULL: A */
     fd_fault_round state_round; /* after every position; NULL: not */
 } scan_rule;
@@ -137,9 +139,10 @@ static void scan_with(const fd_op_args *args, scan_rule how) {
                 const float own = !a ? NAN : args->weight[0]->n_col > 1 ? a[s] : a[0];
                 const float rate = (how.decay ? how.decay(own) : own) * by;
                 const float had = h[s];
-                h[s] = fmaf(had, how.keeps ? 1 : how.linear ? 1 + rate : fd_exp32(rate), in * b[s]);
+                const float decay = how.keeps ? 1 : how.linear ? 1 + rate : fd_exp32(rate);
+                h[s] = fmaf(had, decay, (how.held ? x * expm1f(rate) / own : in) * b[s]);
                 if (how.state_round) h[s] = how.state_round(h[s]);
-                if (t >= args->pos0) y = fmaf(c[s], how.early ? had : h[s], y);
+                if (t >= args->pos0) y = fmaf(c[s], how.early ? had : how.half_early ? had * decay : h[s], y);
             }
             if (t < args->pos0) continue;
             const float d_own = !skip ? NAN : skip[d->n_row == 1 ? head : 0];
@@ -162,6 +165,8 @@ FD_OVERRIDE(scan_linear, scan_with(args, (scan_rule){.linear = true}))
 FD_OVERRIDE(scan_late, scan_with(args, (scan_rule){.late = true}))
 FD_OVERRIDE(scan_unscaled, scan_with(args, (scan_rule){.unscaled = true}))
 FD_OVERRIDE(scan_early, scan_with(args, (scan_rule){.early = true}))
+FD_OVERRIDE(scan_half_early, scan_with(args, (scan_rule){.half_early = true}))
+FD_OVERRIDE(scan_held, scan_with(args, (scan_rule){.held = true}))
 FD_OVERRIDE(scan_no_skip, scan_with(args, (scan_rule){.no_skip = true}))
 FD_OVERRIDE(scan_modulo, scan_with(args, (scan_rule){.modulo = true}))
 FD_OVERRIDE(scan_f16, scan_with(args, (scan_rule){.state_round = fd_fault_to_f16}))
@@ -218,6 +223,11 @@ static const fd_fault rows[] = {
      .override = scan_unscaled},
     {SSM("ssm_read_early", "ssm_scan", FD_OP_SSM_SCAN, "the scan's state is read before a position updates it"),
      .override = scan_early},
+    {SSM("ssm_read_before_input", "ssm_scan", FD_OP_SSM_SCAN,
+         "the scan's state is read after its decay, before dt x B is added"),
+     .override = scan_half_early},
+    {SSM("ssm_hold_exact", "ssm_scan", FD_OP_SSM_SCAN, "the scan's state takes in (e^(A dt) - 1) / A x B, not dt x B"),
+     .override = scan_held},
     {SSM("ssm_d_missing", "ssm_scan", FD_OP_SSM_SCAN, "D x is not added to what the scan gives"),
      .override = scan_no_skip},
     {SSM("ssm_groups_modulo", "ssm_scan", FD_OP_SSM_SCAN,

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/later_rows.h"
@@ -16,6 +17,16 @@ typedef struct recorded {
 
 /* ---- what was recorded there ---- */
 
+/* Rows of the finding's own node before its position may lack, as of a chunk that left its last logits: those up to the last that
+ * lacks are not judged. Of what it reads none may. */
+static bool may_lack(recorded *r, const fd_node *node, int32_t first, int32_t p) {
+    const fd_node_finding *f = r->o->finding;
+    if (node->id != f->node || first + p >= f->pos) return false;
+    const int32_t row = first + p - r->at.pos0;
+    if (row >= r->at.n_unjudged) r->at.n_unjudged = row + 1;
+    return true;
+}
+
 static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error *err) {
     int64_t stride = fd_node_row_stride(node, r->at.n_kv);
     int32_t first = node->op == FD_OP_KV_WRITE ? 0 : r->at.pos0, n = r->at.n_kv - first;
@@ -27,7 +38,10 @@ static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error
     if (!rows || !row) code = fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
     for (int32_t p = 0; p < n && present && code == FD_OK; p++) {
         code = fd_replay_read_row(r->o->trace, in_trace, node, first + p, r->at.n_kv, row + stride, row, &present, err);
+        const bool lacks = !present && code == FD_OK && may_lack(r, node, first, p);
         for (int64_t i = 0; i < stride && present && code == FD_OK; i++) rows[p * stride + i] = (float)row[i];
+        if (lacks) memset(rows + p * stride, 0, sizeof *rows * (size_t)stride);
+        present |= lacks;
     }
     free(row);
     if (!present || code != FD_OK) {
@@ -54,7 +68,8 @@ static uint32_t stored(void *user, int32_t node) {
 
 static fd_explain_request question(recorded *r, const fd_node *node) {
     const fd_diagnose_options *o = r->o;
-    fd_explain_request ask = {.output = tensor(r, node->id),
+    const float *output = tensor(r, node->id); /* says which rows are judged */
+    fd_explain_request ask = {.output = output,
                               .numerics = o->numerics->exact ? NULL : o->numerics,
                               .n_output = o->n_output,
                               .op = o->op,
@@ -169,9 +184,9 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
     const fd_node *nodes = options->graph->nodes, *node = &nodes[options->finding->node];
-    fd_hypothesis here;
+    fd_hypothesis here = *h;
     *fits = false;
-    if (!fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
+    if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
     FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
     here = fd_hypothesis_as(&here, options->graph, node);

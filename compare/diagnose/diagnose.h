@@ -20,6 +20,7 @@ typedef struct fd_diagnose_options {
     double n_output;     /* as in fd_bound_args */
     const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
     double most_spent;   /* multiplications; 0: as many as a person waits for */
+    bool as_it_is;       /* of fd_diagnose_fits: the finding's node is the one that the hypothesis was found at */
     bool right_too;      /* of fd_diagnose_fits: where the op as it should be gives the values as well, that is a yes */
     bool whole_run;      /* what earlier steps left in an unrecorded cache is as the hypothesis has it */
     bool table_alone;    /* the table of faults, without guesses beside it */

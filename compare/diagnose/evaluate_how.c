@@ -134,26 +134,27 @@ static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
     free(weights);
 }
 
-/* A norm that rounds before it multiplies by its weight. */
-static void run_rounded_before_weight(const fd_evaluation *ev, const fd_op_args *args) {
-    const int64_t n = fd_node_width(args->node), n_weight = args->weight[0]->n_col;
-    float *weight = malloc(2 * sizeof *weight * (size_t)n_weight), *ones = weight + n_weight, *out = args->out;
+/* A norm that rounds before it multiplies by its weight, a gated activation before it multiplies by up. */
+static void run_rounded_factor(const fd_evaluation *ev, const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node), n_all = args->n_pos * n;
+    const bool norm = args->weight[0] != NULL;
+    const int64_t n_weight = norm ? args->weight[0]->n_col : 0, n_one = norm ? n_weight : n_all;
+    float *ones = malloc(sizeof *ones * (size_t)(n_one + n_weight)), *weight = ones + n_one, *out = args->out;
     fd_op_args plain = *args;
     fd_weight of_ones = {.dtype = FD_F32, .n_row = 1, .n_col = n_weight, .data = ones};
-    if (weight) {
-        for (int64_t i = 0; i < n_weight; i++) ones[i] = 1;
-        fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, weight, n_weight);
-        plain.weight[0] = &of_ones;
-    }
+    for (int64_t i = 0; ones && i < n_one; i++) ones[i] = 1;
+    if (ones && norm) fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, weight, n_weight);
+    if (ones && norm) plain.weight[0] = &of_ones;
+    if (ones && !norm) plain.in[1] = ones;
     fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &plain);
-    if (!weight) return;
+    if (!ones) return;
     fd_round_type_rows(ev->h.other, out, args->n_pos, n);
-    for (int64_t i = 0; i < args->n_pos * n; i++) out[i] *= weight[i % n_weight];
-    free(weight);
+    for (int64_t i = 0; i < n_all; i++) out[i] *= norm ? weight[i % n_weight] : ((const float *)args->in[1])[i];
+    free(ones);
 }
 
-static bool rounds_before_weight(const fd_hypothesis *h) {
-    return h->guess == FD_GUESS_ROUNDED && h->which == 3;
+static bool rounds_factor(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_ROUNDED && h->which == FD_ROUNDED_FACTOR;
 }
 
 /* At the node asked about alone, whose rows are the candidate's. */
@@ -165,7 +166,7 @@ static bool is_of_experts(const fd_evaluation *ev, const fd_node *node) {
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_guess guess = ev->h.guess;
     return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE ||
-            is_of_experts(ev, node) || rounds_before_weight(&ev->h)) &&
+            is_of_experts(ev, node) || rounds_factor(&ev->h)) &&
            fd_hypothesis_may_concern(&ev->h, node);
 }
 
@@ -174,5 +175,5 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_STATISTIC) run_by_statistic(ev, args);
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
     if (is_of_experts(ev, args->node)) run_some_experts(ev, args);
-    if (rounds_before_weight(&ev->h)) run_rounded_before_weight(ev, args);
+    if (rounds_factor(&ev->h)) run_rounded_factor(ev, args);
 }

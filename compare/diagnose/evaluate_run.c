@@ -121,8 +121,7 @@ void fd_bench_round_cache(const fd_explain_request *r, const fd_op_args *args, f
 /* A product's bias in binary32, malloc'ed; NULL: it has none, or nothing asks for it. */
 static float *bias_of(const fd_evaluation *ev, const fd_op_args *args) {
     const fd_weight *bias = args->node->op == FD_OP_MATMUL ? args->weight[1] : NULL;
-    float *rows =
-        bias && ev->h.guess == FD_GUESS_FACTOR ? malloc(sizeof *rows * (size_t)(bias->n_row * bias->n_col)) : NULL;
+    float *rows = bias && ev->h.before_bias ? malloc(sizeof *rows * (size_t)(bias->n_row * bias->n_col)) : NULL;
     if (rows) fd_dot_widen_weight(FD_DOT_AS_IS, bias, rows);
     return rows;
 }

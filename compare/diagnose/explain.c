@@ -168,6 +168,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many) FD_TRY(try_table_in_parts(t, err));
     if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
+    if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_weights(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));

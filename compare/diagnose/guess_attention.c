@@ -146,7 +146,7 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
     for (int32_t i = t->n_span - 1; i >= 0; i--) {
         const fd_node *node = &graph->nodes[t->span[i]];
         bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
-        if (mix) FD_TRY(try_tiles(t, node, err));
+        if (mix || (node->op == FD_OP_ATTN_SOFTMAX && i == t->n_span - 1)) FD_TRY(try_tiles(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }

@@ -147,6 +147,10 @@ static fd_code try_fused_products(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+fd_code fd_guess_own_weights(fd_trial *t, fd_error *err) {
+    return try_weights(t, t->all.request->args.node, err);
+}
+
 fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
     if (t->n_span > 1) FD_TRY(try_fused_products(t, err));
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {

@@ -42,9 +42,9 @@ static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
     if (h.first >= h.end) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err)); /* zeros */
-    h.which = 1;
+    h.before_bias = true;
     if (has_bias(node) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
-    h.which = 0;
+    h.before_bias = false;
     fd_hypothesis earlier = {.guess = FD_GUESS_ROWS, .node = node->id, .first = h.first, .end = h.end, .n = 1};
     if (!node->over_kv && node->op != FD_OP_KV_WRITE && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &earlier, err));
     for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
@@ -62,7 +62,9 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     int64_t width = fd_node_row_stride(node, t->all.request->args.n_kv);
     fd_hypothesis h = {
         .guess = FD_GUESS_FACTOR, .node = node->id, .end = node->over_kv ? node->shape[0] : (int32_t)width};
-    for (h.which = 0; h.which < 1 + has_bias(node); h.which++) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
+    FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
+    h.before_bias = true;
+    if (has_bias(node)) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
     return FD_OK;
 }
 
@@ -76,9 +78,11 @@ static int n_type(fd_op op) {
 }
 
 static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
-    const int n = n_type(node->op), n_way = node->op == FD_OP_RMS_NORM && node->weight[0] >= 0 ? 4 : 3;
-    for (int which = 0; which < n_way; which++)
-        for (int i = 0; i < (which ? 2 : n) && !fd_trial_fits(t); i++) {
+    const bool gated = (node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL) && node->input[1] >= 0;
+    const bool factor = gated || (node->op == FD_OP_RMS_NORM && node->weight[0] >= 0);
+    const int n = n_type(node->op);
+    for (int which = 0; which < FD_ROUNDED_FACTOR + factor; which++)
+        for (int i = 0; i < (which == FD_ROUNDED_RESULT ? n : 2) && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .which = which, .other = types[i]};
             FD_TRY(fd_trial_try(t, &h, err));
         }
@@ -143,8 +147,9 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)fd_node_width(node)};
     if (node->op != FD_OP_MATMUL || fd_trial_fits(t) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(try_tail(t, h, err));
-    h.which = 1;
+    h.before_bias = true;
     if (has_bias(node) && !fd_trial_fits(t)) FD_TRY(try_tail(t, h, err));
+    h.before_bias = false;
     h.guess = FD_GUESS_ROWS;
     h.which = FD_ROWS_EARLIER;
     h.n = 1;
@@ -179,7 +184,7 @@ static fd_code try_twice(fd_trial *t, const fd_node *node, fd_error *err) {
 
 /* ---- places ---- */
 
-static fd_code try_orders(fd_trial *t, const fd_node *node, fd_error *err) {
+static fd_code try_orders(fd_trial *t, const fd_node *node, bool before_bias, fd_error *err) {
     if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     int32_t n_head = node->n_dim == 2 ? node->shape[0] : 1;
     for (int rule = 0; rule < FD_ORDER_COUNT && !fd_trial_fits(t); rule++) {
@@ -191,7 +196,8 @@ static fd_code try_orders(fd_trial *t, const fd_node *node, fd_error *err) {
                        : rule == FD_ORDER_ROTATED                                       ? 2
                                                                                         : 1;
         for (int32_t n = low; n <= high && !fd_trial_fits(t); n++) {
-            fd_hypothesis h = {.guess = FD_GUESS_ORDER, .node = node->id, .which = rule, .n = n};
+            fd_hypothesis h = {
+                .guess = FD_GUESS_ORDER, .node = node->id, .before_bias = before_bias, .which = rule, .n = n};
             if (n == 0 || (rule == FD_ORDER_HEADS_STRIDED && n_head % n)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
@@ -268,7 +274,8 @@ fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
         FD_TRY(try_cap(t, node, err));
         if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
         FD_TRY(try_rounding(t, node, err));
-        FD_TRY(try_orders(t, node, err));
+        FD_TRY(try_orders(t, node, false, err));
+        if (i == t->n_span - 1 && has_bias(node)) FD_TRY(try_orders(t, node, true, err));
         FD_TRY(try_swapped_heads(t, node, err));
         FD_TRY(try_rows(t, node, err));
     }

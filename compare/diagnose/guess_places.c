@@ -152,6 +152,7 @@ static bool factors_differ(const judged_rows *j) {
         double cy = 0, yy = 0;
         for (int64_t i = at; i < at + part; i++) {
             if (j->node->over_kv && i % j->r->args.n_kv > j->r->args.pos0 + i / j->width) continue;
+            if (!isfinite(j->plain->rows[i])) continue;
             cy += (double)j->r->output[i] * (double)j->plain->rows[i];
             yy += (double)j->plain->rows[i] * (double)j->plain->rows[i];
         }
@@ -162,10 +163,10 @@ static bool factors_differ(const judged_rows *j) {
     return 8 * (high - low) > fmax(fabs(high - 1), fabs(low - 1));
 }
 
-/* A row, or a head's part of it, is divided by a number of its own. */
+/* A row, or a head's part of it, is divided, or scaled, by a number of its own. */
 static bool divides(fd_op op) {
     return op == FD_OP_RMS_NORM || op == FD_OP_LAYER_NORM || op == FD_OP_L2_NORM || op == FD_OP_ATTN_SOFTMAX ||
-           op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS;
+           op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS;
 }
 
 /* Weights that are the right ones but for a factor are what the values are mixed with. Where the result is otherwise, keys were
@@ -213,11 +214,13 @@ static fd_code try_experts(fd_trial *t, const fd_node *node, fd_error *err) {
 fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     const judged_rows j = rows_of(t);
     const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
-    if ((j.node->over_kv && !weights) || j.node->op == FD_OP_KV_WRITE || j.node->op == FD_OP_TOP_K) return FD_OK;
+    const bool scores = j.node->op == FD_OP_ATTN_SCORES;
+    if ((j.node->over_kv && !weights && !scores) || j.node->op == FD_OP_KV_WRITE || j.node->op == FD_OP_TOP_K)
+        return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
     FD_TRY(try_experts(t, j.node, err));
     if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));
-    if (!weights && !fd_trial_fits(t)) FD_TRY(try_clamp(t, err));
+    if (!j.node->over_kv && !fd_trial_fits(t)) FD_TRY(try_clamp(t, err));
     h.which = FD_OWN_ROW_FACTOR;
     bool not_alone = false;
     if (weights) FD_TRY(reader_departs(t, j.node, &not_alone, err));

@@ -10,6 +10,7 @@
 fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
 
 /* Another weight, another tensor as input, a branch left out or taken twice, a sum cut short (guess_inputs.c). */
+fd_code fd_guess_own_weights(fd_trial *trial, fd_error *err); /* of the node asked about alone */
 fd_code fd_guess_inputs(fd_trial *trial, fd_error *err);
 
 /* Between steps: a recurrent state that is not read, rows of K, of V or of both that are not written. Within attention: tiles and

@@ -13,7 +13,6 @@ static fd_op op_of(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].op;
     case FD_GUESS_POSITION: return h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_ROPE;
-    case FD_GUESS_TILES: return FD_OP_ATTN_MIX;
     case FD_GUESS_TOKEN: return FD_OP_EMBED;
     case FD_GUESS_STATISTIC: return FD_OP_RMS_NORM;
     case FD_GUESS_NONE:
@@ -24,6 +23,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_BLOCKS:
+    case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_UNWRITTEN:
     case FD_GUESS_STATE:
@@ -54,6 +54,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
+    if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
     if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
@@ -92,7 +93,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
 
 bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     switch (h->guess) {
-    case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n > 1;
+    case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n != 1;
     case FD_GUESS_CACHE: return h->which == FD_CACHE_UNKNOWN || h->n != 0;
     case FD_GUESS_OWN: return true;
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->whole_batch;
@@ -174,6 +175,7 @@ fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *g
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
            a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->readers == b->readers && a->heads == b->heads &&
-           a->which == b->which && a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end &&
-           !(a->value < b->value) && !(a->value > b->value) && a->keys == b->keys;
+           a->before_bias == b->before_bias && a->which == b->which && a->other == b->other && a->n == b->n &&
+           a->first == b->first && a->end == b->end && !(a->value < b->value) && !(a->value > b->value) &&
+           a->keys == b->keys;
 }

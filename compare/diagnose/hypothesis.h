@@ -30,16 +30,14 @@ typedef enum fd_guess {
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
-    FD_GUESS_FACTOR, /* elements [first, end) of every row (of scores and weights: heads), times `value`; `which` 1: before the
-                         bias is added */
+    FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
-    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h); `which` 1: what the op reads, 2: both; 3: what a norm
-                              multiplies by its weight */
+    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule */
 } fd_guess;
 
 typedef enum fd_position_rule {
@@ -100,6 +98,12 @@ typedef enum fd_own_rule {
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
 } fd_own_rule;
+typedef enum fd_round_rule {
+    FD_ROUNDED_RESULT,
+    FD_ROUNDED_INPUT,
+    FD_ROUNDED_BOTH,
+    FD_ROUNDED_FACTOR, /* what a norm multiplies by its weight, or a gated activation by up */
+} fd_round_rule;
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,
     FD_ORDER_HEADS_REVERSED,
@@ -121,13 +125,14 @@ enum { FD_ANY_LAYER = -2 };
 
 typedef struct fd_hypothesis {
     fd_guess guess;
-    int32_t fault;   /* FD_GUESS_FAULT: its row */
-    int32_t node;    /* the one node that it edits; -1: every node that it concerns */
-    int32_t layer;   /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
-    int32_t ops;     /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
-    char kind[24];   /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
-    int32_t readers; /* node -1: those alone whose first input is node `readers` - 1; 0: any */
-    uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
+    int32_t fault;    /* FD_GUESS_FAULT: its row */
+    int32_t node;     /* the one node that it edits; -1: every node that it concerns */
+    int32_t layer;    /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t ops;      /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    char kind[24];    /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
+    int32_t readers;  /* node -1: those alone whose first input is node `readers` - 1; 0: any */
+    uint64_t heads;   /* in these heads alone, of nodes with as many as the one asked about; 0: all */
+    bool before_bias; /* of a product, and its bias is added as it should be: factors and orders */
     int32_t which, other, n;
     int32_t first, end;
     double value;

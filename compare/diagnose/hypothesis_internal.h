@@ -7,6 +7,9 @@
 /* -Inf in rows of scores, [n_row, n_head, pos0 + n_row], where FD_GUESS_KEYS hides a key. */
 void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
 
+/* FD_GUESS_TILES: rows of softmax's weights, [n_row, n_head, pos0 + n_row]. */
+void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
+
 /* FD_CACHE_RING, for which each row has a cache of its own, and FD_CACHE_UNKNOWN: scores, or what is mixed of the values
  * (hypothesis_cache.c). */
 void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);

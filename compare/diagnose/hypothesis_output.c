@@ -8,11 +8,12 @@
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
+    if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
     if (h->guess == FD_GUESS_CACHE) return h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
            (h->guess == FD_GUESS_OWN && h->which != FD_OWN_EXPERTS) ||
-           (h->guess == FD_GUESS_ROUNDED && h->which != 1 && h->which != 3);
+           (h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_RESULT || h->which == FD_ROUNDED_BOTH));
 }
 
 /* A hypothesis of Q's rows is asked of K's, too, which may be shorter: elements that these have not stay as they are. */
@@ -66,9 +67,10 @@ static bool in_region(const fd_hypothesis *h, const fd_node *node, int64_t i, in
     return at >= h->first && at < h->end;
 }
 
-/* What has a number of its own: a head of what has heads that are normed or weighed apart, else the row. */
+/* What has a number of its own: a row of scores, by its position; a head of what has heads that are normed or weighed apart, else the row. */
 static int64_t own_part(const fd_node *node, int64_t width) {
-    const bool heads = node->over_kv || (node->n_dim == 2 && node->op != FD_OP_MATMUL);
+    const bool heads =
+        (node->over_kv && node->op != FD_OP_ATTN_SCORES) || (node->n_dim == 2 && node->op != FD_OP_MATMUL);
     return heads ? width / node->shape[0] : width;
 }
 
@@ -121,8 +123,15 @@ static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const 
 
 /* As if the product were `value` times as large; its bias, where it is not meant, stays. */
 static float times(const fd_hypothesis *h, const fd_output_rows *out, int64_t i, float x) {
-    const float bias = h->which == 1 && out->bias ? out->bias[i % out->width] : 0.0f;
+    const float bias = h->before_bias && out->bias ? out->bias[i % out->width] : 0.0f;
     return h->value == 0.0 ? bias : (x - bias) * (float)h->value + bias;
+}
+
+/* Element i of a row, from where the order has it; a bias that is added afterwards does not move. */
+static float moved(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, const float *row,
+                   int64_t i) {
+    const int64_t from = source_of(h, node, i, out->width);
+    return h->before_bias && out->bias ? row[from] - out->bias[from] + out->bias[i] : row[from];
 }
 
 static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
@@ -142,6 +151,7 @@ static float clamped(const fd_hypothesis *h, float x) {
 void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
     float *rows = out->rows, *scratch = (float *)out->scratch;
     int64_t n_row = out->n_row, width = out->width, n = n_row * width;
+    if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, out->pos0, n_row, width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, out->pos0, n_row, width);
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP; i++)
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
@@ -157,7 +167,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
                            width / fd_hypothesis_scales(h, node));
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
-        for (int64_t i = 0; i < n; i++) rows[i] = scratch[i / width * width + source_of(h, node, i % width, width)];
+        for (int64_t i = 0; i < n; i++) rows[i] = moved(h, node, out, scratch + i / width * width, i % width);
     int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
     for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS && has(width, first, end - first); r++)
         memcpy(rows + r * width + first, scratch + row_source(h, out, r) * width + first,
@@ -168,9 +178,15 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     const int64_t width = out->width, n = out->n_row * width;
     double *scratch = out->scratch;
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, tau);
+    if (h->guess == FD_GUESS_TILES) { /* weights that were not rescaled are as much larger */
+        float *weights = memcpy(scratch, out->rows, sizeof *weights * (size_t)n);
+        fd_hypothesis_weigh_tiles(h, weights, out->pos0, out->n_row, width);
+        for (int64_t i = 0; i < n; i++)
+            if (weights[i] > out->rows[i]) tau[i] *= (double)weights[i] / (double)out->rows[i];
+    }
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
-            if (in_region(h, node, i, width) && h->which == 0) tau[i] *= fabs(h->value);
+            if (in_region(h, node, i, width) && !h->before_bias) tau[i] *= fabs(h->value);
     if (h->guess == FD_GUESS_ROUNDED)
         fd_round_type_bounds(h->other, out->rows, tau, out->n_row * fd_hypothesis_scales(h, node),
                              width / fd_hypothesis_scales(h, node), scratch);

@@ -13,11 +13,11 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
     case FD_GUESS_INPUT_TAIL:
-    case FD_GUESS_PARTIAL:
-    case FD_GUESS_TILES: return slot == 0;
+    case FD_GUESS_PARTIAL: return slot == 0;
+    case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
     case FD_GUESS_CACHE: return slot == 1 && h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING;
     case FD_GUESS_UNWRITTEN: return slot == 1;
-    case FD_GUESS_ROUNDED: return h->which == 1 || h->which == 2;
+    case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
     }
@@ -56,7 +56,7 @@ static void leave_out_tile(const fd_hypothesis *h, float *rows, int32_t pos0, in
 }
 
 /* A row of weights has `width` = n_head · n_kv elements. */
-static void weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
     int64_t n_kv = pos0 + n_row;
     for (int64_t r = 0; r < n_row; r++)
         for (int64_t head = 0; head < width / n_kv; head++)
@@ -78,7 +78,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         leave_out_tile(h, rows, pos0, n_row, width);
         return;
     }
-    if (h->guess == FD_GUESS_TILES) weigh_tiles(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, pos0, n_row, width);
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
         memset(rows + h->n * width, 0, sizeof *rows * (size_t)((unwritten_end - h->n) * width));

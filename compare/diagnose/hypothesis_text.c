@@ -79,12 +79,12 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
     if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
         SAY("the step's rows are zero in the cache: not written");
-    else if (h->value == 0.0 && h->which == 1)
+    else if (h->value == 0.0 && h->before_bias)
         SAY("%s the bias alone: the matrix's rows are zero, or not multiplied", some ? where : "it is");
     else if (h->value == 0.0)
         SAY("%s zero", some ? where : "it is");
     else
-        SAY("%s %.6g times the right ones%s", where, h->value, h->which ? ", but for the bias" : "");
+        SAY("%s %.6g times the right ones%s", where, h->value, h->before_bias ? ", but for the bias" : "");
 }
 
 static void state_text(const fd_hypothesis *h, char *to, size_t size) {
@@ -118,9 +118,10 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
             weights                    ? "each row of a head is"
             : node->n_dim == 2 && norm ? "each head of a row is"
                                        : "each row is",
-            norm      ? ": what it is divided by is another"
-            : weights ? ": softmax's sum is another"
-                      : "");
+            norm                            ? ": what it is divided by is another"
+            : weights                       ? ": softmax's sum is another"
+            : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
+                                            : "");
         break;
     case FD_OWN_COLUMN_TERM:
         SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
@@ -261,15 +262,19 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
         break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
-    case FD_GUESS_ORDER: order_text(h, to, size); break;
+    case FD_GUESS_ORDER:
+        order_text(h, to, size);
+        if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
+        break;
     case FD_GUESS_ROWS: rows_text(h, to, size); break;
     case FD_GUESS_ROUNDED:
         SAY("%s%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "",
             h->node < 0 ? " everywhere: " : "",
-            h->which == 3   ? "what its weight multiplies is "
-            : h->which == 1 ? "what it reads is "
-            : h->which == 2 ? "what it reads and what it gives are "
-                            : "",
+            h->which == FD_ROUNDED_FACTOR && node->weight[0] >= 0 ? "what its weight multiplies is "
+            : h->which == FD_ROUNDED_FACTOR                       ? "what up is multiplied by is "
+            : h->which == FD_ROUNDED_INPUT                        ? "what it reads is "
+            : h->which == FD_ROUNDED_BOTH                         ? "what it reads and what it gives are "
+                                                                  : "",
             fd_round_type_name(h->other));
         break;
     }

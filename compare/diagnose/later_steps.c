@@ -56,6 +56,7 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
             fd_diagnose_options there = *ask;
             there.finding = &finding;
             there.right_too = right;
+            there.as_it_is = true;
             FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
         }
         n_left += holds[k];
@@ -81,6 +82,7 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
         if (steps[i] < 0 || (i > 0 && steps[i] == steps[i - 1])) continue;
         fd_node_finding finding = at_step(ask, steps[i], z, n_pos);
         there.finding = &finding;
+        there.as_it_is = true;
         FD_TRY(gives(&there, e, &yes, err));
         if (yes) continue;
         *out = finding;
@@ -138,12 +140,14 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
     there.finding = &finding;
     there.whole_run = true;
     there.right_too = right;
+    there.as_it_is = true;
     FD_TRY(gives(&there, e, &yes, err));
     if (yes) return FD_OK;
     there.whole_run = there.right_too = false;
     other.named = false;
     if (!right) FD_TRY(fd_diagnose(&there, &other, err));
-    if (other.named) FD_TRY(gives(ask, &other, &yes, err));
+    there.finding = ask->finding;
+    if (other.named) FD_TRY(gives(&there, &other, &yes, err));
     if (yes) {
         *e = other;
         return FD_OK;

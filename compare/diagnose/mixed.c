@@ -35,7 +35,7 @@ bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
 }
 
 static bool rounds_what_may_be(const fd_node *nodes, const fd_hypothesis *h) {
-    if (h->guess != FD_GUESS_ROUNDED || h->which > 0) return false;
+    if (h->guess != FD_GUESS_ROUNDED || h->which != FD_ROUNDED_RESULT) return false;
     return may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
 }
 

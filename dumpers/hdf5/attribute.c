@@ -103,9 +103,13 @@ bool fd_h5_attribute_read(const fd_h5_bytes *bytes, fd_h5_window *strings, fd_h5
         const char *name;
         fd_h5_attribute *to;
         bool text;
-    } wanted[] = {{"dtype", &out->dtype, true},      {"op", &out->op, true},
-                  {"seq", &out->seq, false},         {"layer", &out->layer, false},
-                  {"over_kv", &out->over_kv, false}, {"first_position", &out->first_position, false}};
+    } wanted[] = {{"dtype", &out->dtype, true},
+                  {"op", &out->op, true},
+                  {"seq", &out->seq, false},
+                  {"layer", &out->layer, false},
+                  {"over_kv", &out->over_kv, false},
+                  {"first_position", &out->first_position, false},
+                  {"last_rows", &out->last_rows, false}};
     fd_h5_cursor c = message, parts[3];
     bool plain;
     if (!open_message(&c, parts, &plain)) return false;

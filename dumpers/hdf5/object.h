@@ -44,8 +44,8 @@ typedef struct fd_h5_object {
     fd_h5_shape shape;
     uint32_t element; /* FD_F32, FD_F64, FD_F16, FD_BF16 or FD_H5_WORD16, all little-endian */
     fd_h5_layout layout;
-    fd_h5_attribute dtype, op;                           /* strings */
-    fd_h5_attribute seq, layer, over_kv, first_position; /* integers */
+    fd_h5_attribute dtype, op;                                      /* strings */
+    fd_h5_attribute seq, layer, over_kv, first_position, last_rows; /* integers */
 } fd_h5_object;
 
 /* True when the file's superblock has what the two functions below rely on: it begins the file, and addresses and

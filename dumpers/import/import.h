@@ -108,6 +108,8 @@ int64_t fd_import_keys_before(const fd_import_plan *plan, const fd_import_match 
 /* Rank and shape of one position of a placed match before the map's operations (leading axes of length 1, such as the
  * batch, dropped). */
 void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape);
+/* What the trace says of itself, as attributes of its root; false: they could not be written (write_info.c). */
+bool fd_import_put_info(const fd_import_plan *plan, hid_t file);
 /* The weights' row hashes into the group /weights of a file that is written. */
 fd_code fd_import_write_weights(const fd_import_plan *plan, hid_t file, fd_error *err);
 /* What 16-bit integers hold: `as=`, or a name with bf16 in it. */

@@ -1,14 +1,13 @@
 /* The trace that a plan makes. */
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/import/import.h"
-#include "dumpers/import/ranks/ranks.h"
 #include "dumpers/store/datasets.h"
 #include "dumpers/store/file.h"
+#include "dumpers/store/place.h"
 #include "model/gguf/quant.h"
 
 enum { BLOCK_BYTES = 1 << 20 }; /* rows gathered for one write */
@@ -19,6 +18,7 @@ typedef struct target {
     size_t n;
     uint32_t dtype;
     int32_t first, n_pos;
+    int32_t last_rows; /* of each step that many were recorded; 0: all */
     int rank;
     int64_t shape[FD_ARRAY_MAX_RANK]; /* of one position; over_kv: the last is the trace's n_pos */
     int64_t row;                      /* elements of it */
@@ -54,14 +54,43 @@ static uint32_t wider(uint32_t a, uint32_t b) {
     return a == b ? a : a == FD_F64 || b == FD_F64 ? FD_F64 : FD_F32;
 }
 
-/* Rows of the steps must follow one another; where some between are missing (an engine kept the last row alone in
- * several steps), those before the gap are left out, and compare says that they are missing. */
-static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
+/* How many rows at the end of every step there are, from the first one that has any on: an engine of chunks keeps the last one's
+ * logits. 0: rows are missing in another way. */
+static int32_t last_rows_of(const fd_import_plan *plan, const target *t, const int32_t *n) {
+    int32_t of_part = 0, of_whole = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const int32_t step = t->matches[i].step, n_step = plan->steps[step].n_pos;
+        if (step != t->matches[0].step + (int32_t)i) return 0;
+        if (n[i] == n_step && n_step > of_whole) of_whole = n_step;
+        if (n[i] == n_step) continue;
+        if (of_part > 0 && n[i] != of_part) return 0;
+        of_part = n[i];
+    }
+    return of_whole <= of_part ? of_part : 0;
+}
+
+/* Rows of the steps follow one another, or are the last ones of each. Where others are missing, those before the gap are left out, and
+ * compare says that they are missing. */
+static void place(const fd_import_plan *plan, target *t, const int32_t *first, const int32_t *n) {
+    const fd_trace *trace = fd_source_trace(plan->source);
+    int32_t from = 0;
+    for (int32_t i = 1; i < (int32_t)t->n; i++)
+        if (first[i] != first[i - 1] + n[i - 1]) from = i;
+    if (from > 0) t->last_rows = last_rows_of(plan, t, n);
+    if (trace)
+        t->last_rows =
+            fd_trace_node_at(trace, (int32_t)fd_source_at(plan->source, t->matches[0].tensor)->file)->last_rows;
+    t->first = first[t->last_rows > 0 ? 0 : from];
+    t->n_pos = first[t->n - 1] + n[t->n - 1] - t->first;
+}
+
+static fd_code measure(const fd_import_plan *plan, target *t, int32_t *first, int32_t *n, fd_error *err) {
     t->over_kv = fd_import_over_kv(t->matches[0].node);
     for (size_t i = 0; i < t->n; i++) {
         fd_import_rows rows;
         FD_TRY(fd_import_rows_open(plan, &t->matches[i], &rows, err));
-        int32_t first = rows.first, n = rows.n;
+        first[i] = rows.first;
+        n[i] = rows.n;
         fd_import_rows_close(&rows);
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
@@ -83,11 +112,10 @@ static fd_code measure(const fd_import_plan *plan, target *t, fd_error *err) {
                            t->matches[i].node, fd_array_shape_text(rank, shape, a), t->matches[i].step, source->name,
                            fd_array_shape_text(t->rank, t->shape, b));
         t->dtype = i ? wider(t->dtype, dtype) : dtype;
-        if (i == 0 || first != t->first + t->n_pos) t->first = first;
-        t->n_pos = first + n - t->first;
         t->rank = rank;
         memcpy(t->shape, shape, sizeof shape);
     }
+    place(plan, t, first, n);
     t->row = 1;
     for (int i = 0; i < t->rank; i++) t->row *= t->shape[i];
     return FD_OK;
@@ -142,9 +170,16 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
     return FD_OK;
 }
 
+/* A trace may lack rows between others. */
+static bool is_recorded(const fd_import_rows *rows, int32_t pos) {
+    const fd_trace *trace = fd_source_trace(rows->plan->source);
+    const int32_t node = (int32_t)fd_source_at(rows->plan->source, rows->match->tensor)->file;
+    return !trace || fd_trace_node_at(trace, node)->last_rows == 0 || fd_trace_holds(trace, node, pos);
+}
+
 static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set, hid_t memory, fd_error *err) {
     size_t row_bytes = (size_t)t->row * fd_element_bytes(t->dtype);
-    int32_t at_once = row_bytes >= BLOCK_BYTES ? 1 : (int32_t)(BLOCK_BYTES / row_bytes);
+    int32_t at_once = row_bytes >= BLOCK_BYTES || t->last_rows > 0 ? 1 : (int32_t)(BLOCK_BYTES / row_bytes);
     char *block = malloc(row_bytes * (size_t)at_once);
     if (!block)
         return fd_fail(err, FD_ERR_MEMORY, "%s: no memory for a row of %zu bytes", t->matches[0].node, row_bytes);
@@ -154,6 +189,10 @@ static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set
         code = fd_import_rows_open(plan, &t->matches[i], &rows, err);
         int32_t pos = rows.first < t->first ? t->first : rows.first, end = rows.first + rows.n;
         while (code == FD_OK && pos < end) {
+            if (!is_recorded(&rows, pos)) {
+                pos++;
+                continue;
+            }
             int32_t n = end - pos < at_once ? end - pos : at_once;
             for (int32_t k = 0; code == FD_OK && k < n; k++)
                 code = fill_row(t, &rows, pos + k, block + (size_t)k * row_bytes, err);
@@ -171,12 +210,19 @@ static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set
 
 static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, fd_error *err) {
     const char *node = t->matches[0].node;
-    FD_TRY(measure(plan, t, err));
+    int32_t *rows = malloc(2 * sizeof *rows * t->n);
+    fd_code code = rows ? measure(plan, t, rows, rows + t->n, err)
+                        : fd_fail(err, FD_ERR_MEMORY, "%s: import: out of memory", node);
+    free(rows);
+    if (code != FD_OK) return code;
     hid_t stored = fd_stored_type(t->dtype), memory = fd_memory_type(t->dtype);
     hsize_t dim[FD_H5_MAX_RANK] = {(hsize_t)t->n_pos};
     for (int i = 0; i < t->rank; i++) dim[1 + i] = (hsize_t)t->shape[i];
-    hid_t space = H5Screate_simple(1 + t->rank, dim, NULL), set = -1;
-    if (space >= 0) set = H5Dcreate2(group, node, stored, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    double unrecorded;
+    store(t->dtype, NAN, &unrecorded, 0);
+    hid_t space = H5Screate_simple(1 + t->rank, dim, NULL), set = -1, how = H5Pcreate(H5P_DATASET_CREATE);
+    if (space >= 0 && H5Pset_fill_value(how, memory, &unrecorded) >= 0)
+        set = H5Dcreate2(group, node, stored, space, H5P_DEFAULT, how, H5P_DEFAULT);
     char from[256];
     snprintf(from, sizeof from, "%.240s", fd_source_at(plan->source, t->matches[0].tensor)->name);
     int32_t layer = fd_layer_of_name(node), seq = plan->graph ? fd_graph_find(plan->graph, node) : -1;
@@ -184,10 +230,11 @@ static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, 
               fd_h5_put_string(set, "source", from) && (layer < 0 || fd_h5_put_int(set, "layer", layer)) &&
               (seq < 0 || fd_h5_put_int(set, "seq", seq)) &&
               (t->n_pos == plan->n_token || fd_h5_put_int(set, "first_position", t->first)) &&
+              (t->last_rows == 0 || fd_h5_put_int(set, "last_rows", t->last_rows)) &&
               (!t->over_kv || fd_h5_put_int(set, "over_kv", 1));
-    fd_code code =
-        ok ? write_rows(plan, t, set, memory, err) : fd_h5_fail(err, FD_ERR_IO, "%s: cannot be created", node);
+    code = ok ? write_rows(plan, t, set, memory, err) : fd_h5_fail(err, FD_ERR_IO, "%s: cannot be created", node);
     fd_h5_release(set);
+    fd_h5_release(how);
     fd_h5_release(space);
     return code;
 }
@@ -219,67 +266,9 @@ static bool put_steps(const fd_import_plan *plan, hid_t file) {
     return ok;
 }
 
-/* Of a + b + c, the sum that only another sum reads: an engine may add in another order. */
-static bool is_inner_sum(const fd_graph *graph, int32_t id) {
-    bool read = false;
-    if (graph->nodes[id].op != FD_OP_ADD) return false;
-    for (int32_t i = id + 1; i < graph->n_node; i++)
-        for (int k = 0; k < FD_MAX_INPUTS; k++) {
-            if (graph->nodes[i].input[k] != id) continue;
-            if (graph->nodes[i].op != FD_OP_ADD) return false;
-            read = true;
-        }
-    return read;
-}
-
-static bool is_of_model(const fd_import_plan *plan, const char *glob) {
-    for (int32_t i = 0; plan->graph && i < plan->graph->n_node; i++)
-        if (fnmatch(glob, plan->graph->nodes[i].name, 0) == 0) return true;
-    return !plan->graph;
-}
-
-/* Nodes that the engine cannot have, as globs: what the map says, and inner sums. False when they do not fit. */
-static bool put_absent(const fd_import_plan *plan, char *out, size_t size) {
-    size_t at = strlen(out);
-    for (size_t i = 0; i < plan->map->absent.n; i++) {
-        if (!is_of_model(plan, plan->map->absent.items[i])) continue;
-        int n = snprintf(out + at, size - at, "%s%s", at ? " " : "", plan->map->absent.items[i]);
-        if (n < 0 || (size_t)n >= size - at) return false;
-        at += (size_t)n;
-    }
-    for (int32_t i = 0; plan->graph && i < plan->graph->n_node; i++) {
-        const char *name = plan->graph->nodes[i].name, *dot = strrchr(name, '.');
-        char glob[80];
-        if (!is_inner_sum(plan->graph, i)) continue;
-        snprintf(glob, sizeof glob, "%s%s", dot ? "blk.*" : "", dot ? dot : name);
-        if (strstr(out, glob)) continue;
-        int n = snprintf(out + at, size - at, "%s%s", at ? " " : "", glob);
-        if (n < 0 || (size_t)n >= size - at) return false;
-        at += (size_t)n;
-    }
-    return true;
-}
-
-/* What a trace said of itself is kept; files say nothing. */
-static bool put_info(const fd_import_plan *plan, hid_t file) {
-    const fd_trace *trace = fd_source_trace(plan->source);
-    fd_trace_info info = trace ? *fd_trace_get_info(trace) : (fd_trace_info){.producer = "firstdiff import"};
-    if (!trace && plan->graph) {
-        snprintf(info.arch, sizeof info.arch, "%s", plan->graph->hparams.arch);
-        snprintf(info.model_name, sizeof info.model_name, "%s", plan->graph->hparams.name);
-    }
-    info.names[0] = '\0'; /* the names are the GGUF's now */
-    if (plan->cache_type) snprintf(info.kv_type, sizeof info.kv_type, "%s", plan->cache_type);
-    const fd_rank_report *ranks = fd_ranks_report_of(plan->source);
-    if (ranks) snprintf(info.absent, sizeof info.absent, "%s", ranks->absent);
-    if (!put_absent(plan, info.absent, sizeof info.absent)) return false;
-    return fd_trace_put_info(file, &info, FD_TRACE_FULL) && fd_h5_put_string(file, "map", plan->map->name) &&
-           fd_h5_put_int(file, "complete", trace ? info.complete : 1);
-}
-
 static fd_code write_file(const fd_import_plan *plan, fd_trace_file *file, fd_error *err) {
     bool ok =
-        put_info(plan, file->id) &&
+        fd_import_put_info(plan, file->id) &&
         fd_trace_put_list(file->id, "tokens", H5T_STD_I32LE, H5T_NATIVE_INT32, plan->n_token, plan->tokens, false) &&
         put_steps(plan, file->id);
     if (!ok) return fd_h5_target_fail(&file->target, err, "%s: cannot be written", file->path);

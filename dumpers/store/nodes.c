@@ -14,17 +14,27 @@ static bool ends_with(const char *name, const char *suffix) {
     return n >= m && strcmp(name + n - m, suffix) == 0;
 }
 
+static fd_code take_last_rows(const fd_trace *trace, fd_trace_node *node, fd_h5_attribute last_rows, fd_error *err) {
+    if (last_rows.found == FD_H5_ABSENT) return FD_OK;
+    if (last_rows.found == FD_H5_WRONG || last_rows.value < 1 || last_rows.value > INT32_MAX)
+        return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: last_rows %lld, expected 1 or more", trace->path, node->name,
+                       (long long)last_rows.value);
+    node->last_rows = (int32_t)last_rows.value;
+    return FD_OK;
+}
+
 /* Rows against positions: as many as /tokens has, unless first_position says otherwise or the run was cut off: then
  * rows of the step that it was cut off in lie beyond the last position and are never read. */
-static fd_code check_rows(const fd_trace *trace, const fd_trace_node *node, fd_h5_attribute first_position,
-                          fd_trace_set *set, fd_error *err) {
-    int64_t first = first_position.value, rows = (int64_t)set->shape.dim[0];
+static fd_code check_rows(const fd_trace *trace, fd_trace_node *node, const fd_h5_object *object, fd_trace_set *set,
+                          fd_error *err) {
+    int64_t first = object->first_position.value, rows = (int64_t)set->shape.dim[0];
     char text[128];
-    fd_h5_found found = first_position.found;
+    fd_h5_found found = object->first_position.found;
     if (found == FD_H5_WRONG || first < 0 || first > (trace->info.complete ? trace->n_pos : INT32_MAX))
         return fd_fail(err, FD_ERR_INPUT, "%s: tensors/%s: first_position %lld, expected 0 to %d", trace->path,
                        node->name, (long long)first, trace->n_pos);
     set->first = (int32_t)first;
+    FD_TRY(take_last_rows(trace, node, object->last_rows, err));
     bool fits = set->shape.dim[0] <= INT32_MAX && first + rows <= trace->n_pos;
     if (found == FD_H5_ABSENT && trace->info.complete) fits = set->shape.dim[0] == (hsize_t)trace->n_pos;
     if (!fits && trace->info.complete)
@@ -65,7 +75,7 @@ static fd_code take_tensor(const fd_trace *trace, const fd_h5_object *object, fd
         return fd_limit_exceeded(err, FD_LIMIT_INFLATION, "%s: tensors/%s: %llu bytes a position, in a file of %llu",
                                  trace->path, node->name, (unsigned long long)bytes, (unsigned long long)size);
     if (!shaped) node->n_dim = set->shape.rank - 1;
-    FD_TRY(check_rows(trace, node, object->first_position, set, err));
+    FD_TRY(check_rows(trace, node, object, set, err));
     char path[FD_TRACE_PATH];
     node->has_data =
         trace->has_graph || (set->placed ? fd_trace_any_chunk(trace, set)

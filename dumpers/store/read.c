@@ -99,6 +99,19 @@ const float *fd_trace_sink(const fd_trace *trace, int32_t pos, int32_t *n_layer,
 
 /* ---- tensors ---- */
 
+/* Is `pos` one of the last `n` positions of its step? */
+static bool is_at_end(const fd_trace *trace, int32_t pos, int32_t n) {
+    int32_t low = 0, high = trace->n_step;
+    while (high - low > 1) {
+        const int32_t middle = low + (high - low) / 2;
+        if (trace->steps[middle].pos0 <= pos)
+            low = middle;
+        else
+            high = middle;
+    }
+    return pos >= trace->steps[low].pos0 + trace->steps[low].n_pos - n;
+}
+
 /* Why position `pos` of the node cannot be read; NULL when it can, all of it or in part. */
 static const char *absent(const fd_trace *trace, int32_t node, int32_t pos) {
     const fd_trace_set *set = &trace->sets[node];
@@ -108,6 +121,8 @@ static const char *absent(const fd_trace *trace, int32_t node, int32_t pos) {
     if (trace->level[pos] < FD_TRACE_FULL && !always) return "its step was recorded below the level full";
     if (trace->fingerprints && !fd_trace_fingerprint(trace, node, pos)) return "it was not recorded at this position";
     if (pos < set->first || (hsize_t)(pos - set->first) >= set->shape.dim[0]) return "the dataset has no such position";
+    if (trace->nodes[node].last_rows > 0 && !is_at_end(trace, pos, trace->nodes[node].last_rows))
+        return "of its step the last rows alone were recorded";
     if (trace->nodes[node].over_kv && set->shape.dim[set->shape.rank - 1] < (hsize_t)pos + 1)
         return "the dataset ends before this position's last key";
     return NULL;

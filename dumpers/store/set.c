@@ -47,6 +47,7 @@ static fd_code ask_library(const fd_trace *trace, const char *name, fd_trace_set
     out->layer.found = fd_h5_reader_int(reader, path, "layer", &out->layer.value);
     out->over_kv.found = fd_h5_reader_int(reader, path, "over_kv", &out->over_kv.value);
     out->first_position.found = fd_h5_reader_int(reader, path, "first_position", &out->first_position.value);
+    out->last_rows.found = fd_h5_reader_int(reader, path, "last_rows", &out->last_rows.value);
     out->element = found.element;
     out->shape = found.shape;
     set->dtype = dtype_of(out);
@@ -63,7 +64,8 @@ static const fd_h5_question wanted[] = {{FD_H5_DATASET, NULL, "", 0},
                                         {FD_H5_INTEGER, NULL, "seq", 0},
                                         {FD_H5_INTEGER, NULL, "layer", 0},
                                         {FD_H5_INTEGER, NULL, "over_kv", 0},
-                                        {FD_H5_INTEGER, NULL, "first_position", 0}};
+                                        {FD_H5_INTEGER, NULL, "first_position", 0},
+                                        {FD_H5_INTEGER, NULL, "last_rows", 0}};
 
 /* Has the library asked about dataset i and some after it: the more, the more of them our own reader leaves to it. */
 static void look_ahead(const fd_trace *trace, fd_trace_links *links, size_t i) {

@@ -134,10 +134,11 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
     int32_t n_dim;
     int32_t shape[4]; /* of one position; over_kv: shape[n_dim - 1] = 0 */
     bool over_kv;
-    uint32_t dtype;  /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
-    bool has_data;   /* /tensors has it, every element */
-    bool partial;    /* /tensors has some of its elements: fd_trace_read alone gives them, NaN for the others */
-    char source[64]; /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
+    uint32_t dtype;    /* as stored: FD_F32, FD_F64, FD_F16, FD_BF16 */
+    int32_t last_rows; /* of each step so many positions at its end were recorded; 0: all */
+    bool has_data;     /* /tensors has it, every element */
+    bool partial;      /* /tensors has some of its elements: fd_trace_read alone gives them, NaN for the others */
+    char source[64];   /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
 } fd_trace_node;
 
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens

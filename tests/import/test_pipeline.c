@@ -191,6 +191,47 @@ Test(pipeline, last_rows_and_caches_are_placed, .init = set_up, .fini = tear_dow
     fd_trace_close(r.trace);
 }
 
+/* A prompt in chunks of which each left its last logits; the trace is a source as well. */
+Test(pipeline, last_rows_of_chunks_are_kept_and_the_others_are_not_recorded, .init = set_up, .fini = tear_down) {
+    static const struct {
+        const char *what;
+        int skipped; /* a step that left nothing */
+        bool held[6];
+    } cases[] = {
+        {"every step's last row", -1, {false, false, true, false, true, true}},
+        {"no row of the second step: what follows the gap is kept", 1, {false, false, false, false, false, true}}};
+    const int32_t sizes[] = {3, 2, 1};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        tear_down();
+        set_up();
+        for (int s = 0; s < 3; s++) {
+            char name[16];
+            snprintf(name, sizeof name, "s%d.logits", s);
+            if (s != cases[c].skipped) save(name, "(1, 2)", 2, 10.0f * (float)s);
+            snprintf(name, sizeof name, "s%d.x", s);
+            save(name, s == 0 ? "(3, 2)" : s == 1 ? "(2, 2)" : "(1, 2)", 2 * sizes[s], 0);
+        }
+        result r = import(NULL, "logits -> logits axis=-2 rows=last\nx -> x axis=-2\n", 6, sizes, 3);
+        for (int again = 0; again < 2; again++) {
+            cr_assert_eq(r.code, FD_OK, "%s: %s", cases[c].what, r.err.message);
+            for (int pos = 0; pos < 6; pos++) {
+                float row[2];
+                fd_error err;
+                const bool held =
+                    fd_trace_read(r.trace, fd_trace_find(r.trace, "logits"), pos, row, NULL, &err) == FD_OK;
+                cr_expect_eq(held, cases[c].held[pos], "%s: position %d", cases[c].what, pos);
+                if (held) cr_expect_eq(row[1], 10.0f * (float)(pos < 3 ? 0 : pos < 5 ? 1 : 2) + 1);
+            }
+            fd_trace_close(r.trace);
+            char path[96], copy[96];
+            snprintf(path, sizeof path, "%s/out.h5", folder);
+            snprintf(copy, sizeof copy, "%s/foreign.h5", folder);
+            cr_assert_eq(rename(path, copy), 0);
+            if (again == 0) r = import(copy, "logits -> logits\nx -> x\n", 6, NULL, 0);
+        }
+    }
+}
+
 Test(pipeline, the_first_rule_wins_and_ranks_are_layers, .init = set_up, .fini = tear_down) {
     for (int layer = 0; layer < 3; layer++) {
         static const char *const nodes[] = {"node_9", "node_74", "node_117"};

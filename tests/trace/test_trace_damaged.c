@@ -51,6 +51,7 @@ static const h5_edit edits[] = {
     {"tensor of 2^62 elements", "blk.0.attn_q", FLOATS, "tensors/blk.0.attn_q", .shape = {9, 1LL << 40, 1 << 22}},
     {"tensor begins late", "expected 6", IS, "tensors/logits", "first_position", .shape = {3}},
     {"tensor begins before the run", "-3", IS, "tensors/logits", "first_position", .shape = {-3}},
+    {"the last 0 rows of a step", "last_rows", IS, "tensors/logits", "last_rows", .shape = {0}},
     {"tensor's dtype lies", "F64", SAYS, "tensors/logits", "dtype", "F64"},
     {"too few keys", "n_kv", EXTENT, "tensors/blk.0.attn_scores", .shape = {9, 3, 4}},
     {"too few fingerprints", "fingerprints", EXTENT, "fingerprints", .shape = {8}},
