@@ -53,10 +53,10 @@ bool fd_reads_kv_cache(const fd_node *node) {
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
+    if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
-    if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
         return is_recurrent(node->op) && (h->which == FD_STATE_FRESH || node->op != FD_OP_WKV7);
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;

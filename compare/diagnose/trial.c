@@ -256,7 +256,7 @@ static int32_t first_layer(const fd_trial *t) {
 static bool may_be_everywhere(const fd_trial *t, const fd_hypothesis *h) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     const bool of_other = h->guess == FD_GUESS_WEIGHT || h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY ||
-                          h->guess == FD_GUESS_CACHE || h->guess == FD_GUESS_OWN;
+                          h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_OF);
     return h->node >= 0 && !of_other && fd_trial_many_layers(t) && nodes[h->node].layer >= 0 &&
            nodes[h->node].layer == first_layer(t);
 }
