@@ -1,9 +1,11 @@
-/* Bugs of a part of a tensor: rows of a weight, what a norm's weight multiplies, the heads of one rank. */
+/* Bugs of a part of a tensor or of an op: rows of a weight, what a norm's weight multiplies, the heads of one rank, a product without its
+ * bias, softmax's own weights. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "faults/tiles.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
 
@@ -70,10 +72,85 @@ static void one_rank_unwritten(fd_graph *g, fd_node *n) {
         if (g->nodes[i].op == FD_OP_ATTN_MIX && g->nodes[i].layer == n->layer) g->nodes[i].override = half_unwritten;
 }
 
+static void activation_rounded(const fd_op_args *args) {
+    const float *gate = args->in[0], *up = args->in[1];
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = coarse((float)((double)gate[i] / (1 + exp(-(double)gate[i])))) * up[i];
+}
+static void coarse_activation(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = activation_rounded;
+}
+
+/* The matrix's rows begin one head late, the bias does not. */
+static void a_head_late(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node), dim = args->node->shape[1];
+    float *bias = malloc(2 * sizeof *bias * (size_t)n), *row = bias + n;
+    cr_assert(bias && args->weight[1]);
+    fd_dequantize_row(args->weight[1]->dtype, args->weight[1]->data, bias, n);
+    run_clean(args);
+    for (int64_t r = 0; r < args->n_pos; r++) {
+        float *out = (float *)args->out + r * n;
+        for (int64_t i = 0; i < n; i++) row[i] = out[i] - bias[i];
+        for (int64_t i = 0; i < n; i++) out[i] = row[(i + dim) % n] + bias[i];
+    }
+    free(bias);
+}
+static void matrix_a_head_late(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = a_head_late;
+}
+
+static void scaled_by_position(const fd_op_args *args) {
+    const int64_t stride = args->node->shape[0] * args->n_kv;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * stride; i++)
+        ((float *)args->out)[i] *= 1 + logf((float)(args->pos0 + i / stride + 1)) / 4;
+}
+static void scores_by_position(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = scaled_by_position;
+}
+
+static void stale_in_tiles_of_4(const fd_op_args *args) {
+    const int64_t n_head = args->node->shape[0];
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n_head; i++)
+        fd_tile_weights(FD_TILES_BOTH_STALE, 4, (float *)args->out + i * args->n_kv,
+                        args->pos0 + (int32_t)(i / n_head) + 1);
+}
+static void weights_of_tiles(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = stale_in_tiles_of_4;
+}
+
+/* The last row of a step has none after it. */
+static void a_row_early(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    memmove(args->out, (float *)args->out + width, sizeof(float) * (size_t)((args->n_pos - 1) * width));
+}
+static void rows_a_row_early(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = a_row_early;
+}
+
+static void output_tied(fd_graph *g, fd_node *n) {
+    n->weight[0] = g->nodes[fd_graph_find(g, "token_embd")].weight[0];
+}
+
 static const struct {
     guessed bug;
     bool spans; /* through fused attention */
+    int model;
+    const char *tensors; /* NULL: as `spans` says */
 } bugs[] = {
+    {{"ffn_act", coarse_activation, "rounded", "what up is multiplied by is rounded to bfloat16"}, false},
+    {{"attn_q", matrix_a_head_late, "other_order", "1 head too early, but for the bias"}, false, 1},
+    {{"attn_scores", scores_by_position, "row_factor", "a scale that depends on the position"}, false},
+    {{"blk.1.attn_weights", weights_of_tiles, "flash_not_rescaled", "tiles of 4 keys"}, false},
+    {{"blk.2.ffn_up", rows_a_row_early, "other_rows", "each row is the right one of the position 1 later"}, false},
+    {{"logits", output_tied, "other_weight", "token_embd.weight where output.weight"}, false, 0, "logits"},
     {{"blk.1.attn_v", three_rows, "weight_rows_wrong", "elements 5…7 are others in every row, and nothing else"},
      false},
     {{"ffn_norm", norm_rounded_inside, "rounded", "what its weight multiplies is rounded to bfloat16"}, false},
@@ -81,8 +158,13 @@ static const struct {
 };
 
 Test(parts, rows_of_a_weight_what_a_weight_multiplies_and_heads_of_a_rank_are_named) {
-    bench b = open_bench(models[0], (recording){0});
+    bench b[] = {open_bench(models[0], (recording){0}), open_bench(models[1], (recording){0})};
     for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
-        expect_guess(&b, &bugs[i].bug, bugs[i].spans ? fused : all, "f32", true);
-    close_model(&b);
+        expect_guess(&b[bugs[i].model], &bugs[i].bug,
+                     bugs[i].tensors ? bugs[i].tensors
+                     : bugs[i].spans ? fused
+                                     : all,
+                     "f32", true);
+    close_model(&b[0]);
+    close_model(&b[1]);
 }
