@@ -8,85 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dumpers/import/import.h"
-#include "dumpers/store/place.h"
-
-static char folder[64];
-
-static void set_up(void) {
-    strcpy(folder, "/tmp/fd_import_XXXXXX");
-    cr_assert(mkdtemp(folder));
-}
-
-static void tear_down(void) {
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    cr_assert_eq(system(command), 0);
-}
-
-/* NAME.npy of floats 0, 1, 2, … plus `start`; shape "(2, 3)". */
-static void save(const char *name, const char *shape, int n, float start) {
-    char path[160], header[128];
-    snprintf(path, sizeof path, "%s/%s.npy", folder, name);
-    int length = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
-    FILE *file = fopen(path, "wb");
-    cr_assert(file);
-    fwrite("\x93NUMPY\1\0", 1, 8, file);
-    fputc(length, file);
-    fputc(0, file);
-    fwrite(header, 1, (size_t)length, file);
-    for (int i = 0; i < n; i++) {
-        float value = start + (float)i;
-        fwrite(&value, sizeof value, 1, file);
-    }
-    fclose(file);
-}
-
-typedef struct result {
-    fd_code code;
-    fd_error err;
-    fd_trace *trace;
-    size_t n_unmatched, n_allowed, n_skipped;
-} result;
-
-static const fd_graph *model; /* NULL: imports know none */
-
-/* Imports `folder` (or `path`) with the map's text and tokens 0 … n_token - 1. */
-static result import(const char *path, const char *map_text, int32_t n_token, const int32_t *sizes, int32_t n_size) {
-    result r = {0};
-    char out[96];
-    int32_t tokens[16];
-    for (int32_t i = 0; i < 16; i++) tokens[i] = i;
-    snprintf(out, sizeof out, "%s/out.h5", folder);
-    fd_source *source = NULL;
-    fd_name_map *map = NULL;
-    fd_import_plan plan;
-    r.code = fd_source_open(path ? path : folder, &source, &r.err);
-    if (r.code == FD_OK) r.code = fd_name_map_parse("m.map", map_text, strlen(map_text), &map, &r.err);
-    fd_import_options how = {
-        .map = map, .graph = model, .tokens = tokens, .n_token = n_token, .step_sizes = sizes, .n_step_size = n_size};
-    if (r.code == FD_OK) r.code = fd_import_make_plan(source, &how, &plan, &r.err);
-    if (r.code == FD_OK) {
-        r.n_unmatched = plan.n_unmatched;
-        r.n_allowed = plan.n_allowed;
-        r.n_skipped = plan.n_skipped;
-        r.code = fd_import_write(&plan, out, &r.err);
-        fd_import_plan_free(&plan);
-    }
-    if (r.code == FD_OK) r.code = fd_trace_open(out, &r.trace, &r.err);
-    fd_name_map_free(map);
-    fd_source_close(source);
-    return r;
-}
-
-static float at(const fd_trace *trace, const char *node, int32_t pos, int i) {
-    float row[64];
-    fd_error err = {0};
-    int32_t id = fd_trace_find(trace, node);
-    cr_assert_geq(id, 0, "no %s", node);
-    cr_assert_eq(fd_trace_read(trace, id, pos, row, NULL, &err), FD_OK, "%s: %s", node, err.message);
-    return row[i];
-}
+#include "tests/import/import_case.h"
 
 Test(pipeline, steps_follow_one_another_and_names_repeat, .init = set_up, .fini = tear_down) {
     save("s0.x", "(1, 2, 3)", 6, 0);
@@ -192,34 +114,43 @@ Test(pipeline, last_rows_and_caches_are_placed, .init = set_up, .fini = tear_dow
     fd_trace_close(r.trace);
 }
 
-/* A prompt in chunks of which each left its last logits, or one none: what follows that gap is kept. The trace is a source as well. */
+/* A prompt in chunks of which each left its last logits; the trace is a source as well. */
 Test(pipeline, last_rows_of_chunks_are_kept_and_the_others_are_not_recorded, .init = set_up, .fini = tear_down) {
     static const struct {
-        int skipped;
+        const char *what;
+        int skipped; /* a step that left nothing */
         bool held[6];
-    } cases[] = {{-1, {false, false, true, false, true, true}}, {1, {false, false, false, false, false, true}}};
-    static const char *const names[] = {"s0.logits", "s1.logits", "s2.logits"};
+    } cases[] = {
+        {"every step's last row", -1, {false, false, true, false, true, true}},
+        {"no row of the second step: what follows the gap is kept", 1, {false, false, false, false, false, true}}};
     const int32_t sizes[] = {3, 2, 1};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        tear_down(), set_up();
-        save("s1.x", "(1, 2)", 2, 0);
-        save("s2.x", "(1, 2)", 2, 0);
-        for (int s = 0; s < 3; s++)
-            if (s != cases[c].skipped) save(names[s], "(1, 2)", 2, 10.0f * (float)s);
-        result r = import(NULL, "logits -> logits axis=-2 rows=last\nx -> x axis=-2 rows=last\n", 6, sizes, 3);
+        tear_down();
+        set_up();
+        for (int s = 0; s < 3; s++) {
+            char name[16];
+            snprintf(name, sizeof name, "s%d.logits", s);
+            if (s != cases[c].skipped) save(name, "(1, 2)", 2, 10.0f * (float)s);
+            snprintf(name, sizeof name, "s%d.x", s);
+            save(name, s == 0 ? "(3, 2)" : s == 1 ? "(2, 2)" : "(1, 2)", 2 * sizes[s], 0);
+        }
+        result r = import(NULL, "logits -> logits axis=-2 rows=last\nx -> x axis=-2\n", 6, sizes, 3);
         for (int again = 0; again < 2; again++) {
-            cr_assert_eq(r.code, FD_OK, "%zu: %s", c, r.err.message);
+            cr_assert_eq(r.code, FD_OK, "%s: %s", cases[c].what, r.err.message);
             for (int pos = 0; pos < 6; pos++) {
-                const bool held = fd_trace_holds(r.trace, fd_trace_find(r.trace, "logits"), pos);
-                cr_expect_eq(held, cases[c].held[pos], "%zu: position %d", c, pos);
-                if (held) cr_expect_eq(at(r.trace, "logits", pos, 1), 10 * (pos < 3 ? 0 : pos < 5 ? 1 : 2) + 1);
+                float row[2];
+                fd_error err;
+                const bool held =
+                    fd_trace_read(r.trace, fd_trace_find(r.trace, "logits"), pos, row, NULL, &err) == FD_OK;
+                cr_expect_eq(held, cases[c].held[pos], "%s: position %d", cases[c].what, pos);
+                if (held) cr_expect_eq(row[1], 10.0f * (float)(pos < 3 ? 0 : pos < 5 ? 1 : 2) + 1);
             }
             fd_trace_close(r.trace);
-            char path[96], command[256];
-            snprintf(path, sizeof path, "%s/foreign.h5", folder);
-            snprintf(command, sizeof command, "mv %s/out.h5 %s", folder, path);
-            cr_assert_eq(system(command), 0);
-            if (again == 0) r = import(path, "logits -> logits\nx -> x\n", 6, NULL, 0);
+            char path[96], copy[96];
+            snprintf(path, sizeof path, "%s/out.h5", folder);
+            snprintf(copy, sizeof copy, "%s/foreign.h5", folder);
+            cr_assert_eq(rename(path, copy), 0);
+            if (again == 0) r = import(copy, "logits -> logits\nx -> x\n", 6, NULL, 0);
         }
     }
 }
