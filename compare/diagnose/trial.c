@@ -34,7 +34,7 @@ bool fd_trial_many_layers(const fd_trial *t) {
 }
 
 /* Some ten seconds of two cores. */
-#define MOST_SPENT 0x1p35
+#define MOST_SPENT 0x1p34
 
 bool fd_trial_exhausted(const fd_trial *t) {
     double most = t->all.request->most_spent;

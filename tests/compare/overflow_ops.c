@@ -1,5 +1,6 @@
 #include "tests/compare/overflow_ops.h"
 
+#include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
