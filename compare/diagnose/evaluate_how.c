@@ -62,7 +62,7 @@ static void run_with_state(const fd_evaluation *ev, const fd_op_args *args) {
         memcpy(cache, args->in[0], size);
         set_state(ev, node, cache, width, start);
         step.in[0] = cache;
-        fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &step);
+        fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &step);
     }
     for (int64_t i = 0; !cache && i < args->n_pos * stride; i++) ((float *)args->out)[i] = NAN; /* no memory: no fit */
     free(cache);
@@ -72,7 +72,7 @@ static void run_with_state(const fd_evaluation *ev, const fd_op_args *args) {
 
 static void run_by_statistic(const fd_evaluation *ev, const fd_op_args *args) {
     int32_t *first = malloc(sizeof *first * (size_t)args->n_pos);
-    fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, args);
+    fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, args);
     for (int32_t row = 0, start; first && row < args->n_pos; row++) {
         rest_of_step(ev->bench->request, args, row, &start);
         first[row] = start > args->pos0 ? start - args->pos0 : 0;
@@ -87,10 +87,10 @@ static void run_twice(const fd_evaluation *ev, const fd_op_args *args) {
     const size_t size = sizeof(float) * (size_t)(args->n_pos * fd_node_row_stride(args->node, args->n_kv));
     float *once = malloc(size);
     fd_op_args again = *args;
-    fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, args);
+    fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, args);
     if (once) memcpy(once, args->out, size);
     again.in[0] = once;
-    if (once) fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &again);
+    if (once) fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &again);
     free(once);
 }
 
@@ -130,7 +130,7 @@ static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
             if (!(best >> e & 1)) w[e] = 0;
     }
     if (weights) some.in[1] = weights;
-    fd_run_op(r->op, FD_NUMERICS_EXACT, &some);
+    fd_call_op(r->op, FD_NUMERICS_EXACT, &some);
     free(weights);
 }
 
@@ -146,7 +146,7 @@ static void run_rounded_factor(const fd_evaluation *ev, const fd_op_args *args) 
     if (ones && norm) fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, weight, n_weight);
     if (ones && norm) plain.weight[0] = &of_ones;
     if (ones && !norm) plain.in[1] = ones;
-    fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &plain);
+    fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &plain);
     if (!ones) return;
     fd_round_type_rows(ev->h.other, out, args->n_pos, n);
     for (int64_t i = 0; i < n_all; i++) out[i] *= norm ? weight[i % n_weight] : ((const float *)args->in[1])[i];

@@ -107,7 +107,7 @@ void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const 
     else if (args->node->override)
         args->node->override(&late);
     else
-        fd_run_op(ev->bench->request->op, FD_NUMERICS_EXACT, &late);
+        fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &late);
     args->weight[0] = own;
 }
 

@@ -57,7 +57,7 @@ fd_code fd_products_multiply(const fd_products *device, fd_op_fn op, fd_numerics
         taken = device->together || !fd_check_any_nan(args->out, product.n_pos * product.n_row, real_size(numerics));
     }
     if (!taken) {
-        fd_run_op(op, numerics, args);
+        fd_call_op(op, numerics, args);
         return FD_OK;
     }
     if (!device->together) FD_TRY(check_by_cpu(&product, op, numerics, args, err));

@@ -25,7 +25,7 @@ static int64_t work_of(const fd_op_args *args) {
     }
 }
 
-void fd_run_op(fd_op_fn op, fd_numerics numerics, const fd_op_args *args) {
+void fd_call_op(fd_op_fn op, fd_numerics numerics, const fd_op_args *args) {
     const int n_thread = omp_get_max_threads();
     const bool alone = n_thread > 1 && work_of(args) < MANY;
     if (alone) omp_set_num_threads(1);

@@ -6,6 +6,6 @@
 
 #include "exec/exec.h"
 
-void fd_run_op(fd_op_fn op, fd_numerics numerics, const fd_op_args *args);
+void fd_call_op(fd_op_fn op, fd_numerics numerics, const fd_op_args *args);
 
 #endif

@@ -42,7 +42,7 @@ int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node) {
 static fd_code run_op(const fd_replay *replay, fd_numerics numerics, const fd_op_args *args, fd_error *err) {
     if (args->node->op == FD_OP_MATMUL)
         return fd_products_multiply(replay->o.device, replay->o.op, numerics, args, err);
-    fd_run_op(replay->o.op, numerics, args);
+    fd_call_op(replay->o.op, numerics, args);
     return FD_OK;
 }
 
@@ -131,7 +131,7 @@ static fd_code run_gelu_table(const fd_replay *replay, fd_op_args args, fd_error
     }
     args.in[0] = rounded;
     if (up) args.in[1] = ones;
-    fd_run_op(replay->o.op, FD_NUMERICS_F64, &args);
+    fd_call_op(replay->o.op, FD_NUMERICS_F64, &args);
     for (int64_t i = 0; i < n; i++) {
         double y = gate[i] <= -10 ? 0 : gate[i] >= 10 ? gate[i] : (double)fd_dot_round_f16((float)out[i]);
         out[i] = up ? y * up[i] : y;

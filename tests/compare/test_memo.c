@@ -193,7 +193,7 @@ Test(memo, a_small_op_is_one_threads_and_a_large_one_all_threads) {
         const fd_weight w = {.n_row = cases[i].n_out, .n_col = cases[i].n_in};
         const fd_node node = {.op = FD_OP_MATMUL, .n_dim = 1, .shape = {cases[i].n_out}};
         const fd_op_args args = {.node = &node, .n_pos = cases[i].n_pos, .weight = {&w}};
-        fd_run_op(note_threads, FD_NUMERICS_F64, &args);
+        fd_call_op(note_threads, FD_NUMERICS_F64, &args);
         cr_expect_eq(n_thread_seen, cases[i].n_thread, "case %zu", i);
         cr_expect_eq(omp_get_max_threads(), 3, "case %zu: as before", i);
     }
