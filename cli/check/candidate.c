@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/check/choose_map.h"
+#include "cli/check/rank_dumps.h"
 #include "cli/check/split_steps.h"
 #include "cli/import/auto_map.h"
 #include "cli/import/mapped_trace.h"
@@ -16,6 +17,7 @@ typedef struct opening {
     const fd_check_input *input;
     const fd_check_reference *reference;
     fd_source *source, *weights;
+    bool of_ranks; /* `source` is to be put together of a tensor-parallel engine's dumps, one a rank */
     fd_import_options how;
     int32_t *tokens, *steps;
     fd_name_map *map;
@@ -209,17 +211,30 @@ static fd_code import_candidate(opening *o, fd_error *err) {
     return code;
 }
 
+/* With the map's names the sizes of tensors are known, and where ranks contradict each other. */
+static fd_code join_ranks(opening *o, fd_error *err) {
+    fd_candidate *out = o->out;
+    o->how.map = o->map;
+    FD_TRY(fd_cli_join_rank_dumps(o->input->path, &o->how, &o->source, err));
+    const int32_t n_rank = fd_ranks_report_of(o->source)->n_rank;
+    fprintf(stderr, "%s: dumps of %d ranks, put together (docs/mapping.md)\n", o->input->path, n_rank);
+    if (fd_cli_copies_differ(o->source)) FD_TRY(run_reference(o, err));
+    return fd_cli_judge_ranks(o->source, *o->ref, &out->ranks, &out->ranks_disagree, err);
+}
+
 static fd_code open_foreign(opening *o, fd_error *err) {
     const fd_check_input *in = o->input;
     if (fd_source_trace(o->source))
         FD_TRY(fd_cli_check_trace_model(o->reference->model, in->model_path, fd_source_trace(o->source), err));
     FD_TRY(read_options(o, err));
+    if (o->of_ranks) FD_TRY(fd_cli_join_rank_dumps(in->path, &o->how, &o->source, err));
     FD_TRY(find_steps(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
     if (!o->map)
         FD_TRY(find_map(o, err));
-    else if (!in->map && !fd_source_names(o->source))
+    else if (!in->map && !o->of_ranks && !fd_source_names(o->source))
         FD_TRY(complete_map(o, err));
+    if (o->of_ranks) FD_TRY(join_ranks(o, err));
     return import_candidate(o, err);
 }
 
@@ -227,7 +242,7 @@ fd_code fd_candidate_open(const fd_check_input *input, const fd_check_reference 
                           fd_trace **ref, fd_error *err) {
     opening o = {.input = input, .reference = reference, .out = out, .ref = ref};
     bool of_golden = strchr(input->path, '#') && access(input->path, F_OK) != 0;
-    fd_code code = of_golden ? FD_OK : fd_source_open(input->path, &o.source, err);
+    fd_code code = of_golden ? FD_OK : fd_source_open_any(input->path, &o.source, &o.of_ranks, err);
     if (code == FD_OK && (of_golden || (!input->map && has_own_names(o.source, reference->model->graph))))
         code = open_own(&o, err);
     else if (code == FD_OK)

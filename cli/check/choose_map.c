@@ -1,5 +1,6 @@
 #include "cli/check/choose_map.h"
 
+#include "cli/check/rank_dumps.h"
 #include "cli/import/mapped_trace.h"
 
 static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers", "vllm"};
@@ -16,10 +17,22 @@ static size_t count_named(const fd_source *source, const fd_name_map *map, const
     return n;
 }
 
+/* Of ranks' dumps the map decides how they are put together. */
+static size_t count_joined(const char *path, const fd_name_map *map, const fd_import_options *how, size_t *half) {
+    fd_import_options with = *how;
+    fd_source *joined = NULL;
+    fd_error ignored;
+    with.map = map;
+    size_t n = fd_cli_join_rank_dumps(path, &with, &joined, &ignored) == FD_OK ? count_named(joined, map, how) : 0;
+    *half = joined ? fd_source_count(joined) / 2 : 0;
+    fd_source_close(joined);
+    return n;
+}
+
 fd_code fd_cli_choose_map(const fd_source *source, const char *given, const fd_import_options *how, fd_name_map **out,
                           fd_error *err) {
     const char *named = given ? given : fd_source_names(source);
-    size_t most = fd_source_count(source) / 2;
+    size_t most = fd_ranks_report_of(source) ? 0 : fd_source_count(source) / 2;
     *out = NULL;
     if (named && !given) FD_TRY(fd_cli_check_names(fd_source_path(source), named, err));
     if (named) return fd_name_map_open(named, out, err);
@@ -31,8 +44,10 @@ fd_code fd_cli_choose_map(const fd_source *source, const char *given, const fd_i
             *out = NULL;
             return code;
         }
-        size_t n = count_named(source, map, how);
-        if (n > most) {
+        size_t half = most;
+        const bool of_ranks = fd_ranks_report_of(source) != NULL;
+        size_t n = of_ranks ? count_joined(fd_source_path(source), map, how, &half) : count_named(source, map, how);
+        if (n > half && n > most) {
             fd_name_map *other = *out;
             most = n;
             *out = map;

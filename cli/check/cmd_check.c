@@ -105,7 +105,8 @@ const struct argp fd_cmd_check_argp = {
     parse_check_option,
     "MODEL.gguf DUMP|TRACE.h5",
     "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files, an "
-    ".npz, .safetensors or .pt file, a trace. Names are mapped to the GGUF's, the reference is run on the same tokens, "
+    ".npz, .safetensors or .pt file, a trace; of a tensor-parallel engine the dumps of all ranks. Names are mapped to "
+    "the GGUF's, the reference is run on the same tokens, "
     "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
     "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "
     "missing or have no name in the model.",
@@ -162,6 +163,10 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
                         .repro = a->output.repro,
                         .replay_gpu = a->replay_gpu};
     if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
+    if (code == FD_OK && candidate.ranks_disagree) {
+        fd_verdict_late_reason(verdict, candidate.ranks);
+        if (verdict->status == FD_DIVERGED) fd_verdict_note(verdict, candidate.ranks);
+    }
     if (code == FD_OK && candidate.unmatched.n > 0) {
         fd_remark unmatched = {FD_REASON_UNMATCHED, .n = {(int64_t)candidate.unmatched.n}};
         snprintf(unmatched.text, sizeof unmatched.text, "%s", candidate.unmatched.names);

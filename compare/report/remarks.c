@@ -104,6 +104,10 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "--candidate",
             r->node, a, v->replay.numerics, r->other);
         break;
+    case FD_REMARK_RANKS_DISAGREE:
+        SAY("ranks disagree at %s, step %lld, position %lld: %s%s", r->node, a, b, r->text,
+            c > 0 ? "; at more places after that (firstdiff import --ranks lists them)" : "");
+        break;
     case FD_NOTE_MODEL_UNRECORDED: SAY("which model ran is not recorded on both sides: not checked"); break;
     case FD_NOTE_CONTRACTS_DIFFER:
         SAY("numerics contract %d against %d: rounding alone can make them differ", v->ref.contract, v->cand.contract);

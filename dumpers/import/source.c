@@ -205,6 +205,14 @@ fd_code fd_source_open_ranks(const char *path, fd_source **out, fd_error *err) {
     return code;
 }
 
+fd_code fd_source_open_any(const char *path, fd_source **out, bool *of_ranks, fd_error *err) {
+    FD_TRY(open_source(path, true, out, err));
+    *of_ranks = !(*out)->trace && (*out)->n_rank > 1;
+    if (*of_ranks) return FD_OK;
+    fd_source_close(*out);
+    return fd_source_open(path, out, err);
+}
+
 void fd_source_close(fd_source *source) {
     if (!source) return;
     for (size_t i = 0; i < source->n; i++) free(source->tensors[i].name);

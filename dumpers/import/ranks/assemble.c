@@ -74,7 +74,7 @@ static fd_code fill(const struct fd_ranks *ranks, const fd_joined *j, const int6
 }
 
 fd_code fd_joined_view(const struct fd_ranks *ranks, const fd_joined *j, fd_source_view *out, fd_error *err) {
-    if (j->shard == FD_SHARD_REPLICATED) return fd_joined_part(ranks, j, 0, out, err);
+    if (j->shard == FD_SHARD_REPLICATED) return fd_joined_part(ranks, j, j->alone ? 0 : ranks->copies_of, out, err);
     *out = (fd_source_view){0};
     int rank;
     int64_t shape[FD_ARRAY_MAX_RANK];

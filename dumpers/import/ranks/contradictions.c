@@ -144,6 +144,8 @@ static fd_code check_copies(struct fd_ranks *ranks, const fd_source *whole, size
                 snprintf(text, sizeof text, "%s differ%s from rank %d; which is right, only a reference can tell",
                          names, ranks->n_rank - n == 1 ? "s" : "", other);
             f->position = j->pos0 + row;
+            f->copies = true;
+            f->odd = 2 * n > ranks->n_rank ? odd : -1;
             snprintf(f->text, sizeof f->text, "%s (relative difference %.3g)%s", text, sqrt(largest),
                      stale ? ": stale, it holds what the others had one position before" : "");
         }
@@ -221,7 +223,7 @@ fd_code fd_joined_check(struct fd_ranks *ranks, const fd_graph *graph, const fd_
                         fd_error *err) {
     const fd_joined *j = &ranks->joined[i];
     const fd_source_tensor *t = fd_source_at(whole, i);
-    fd_rank_finding f = {.step = t->step, .position = j->pos0, .order = j->node < 0 ? -1 : j->node};
+    fd_rank_finding f = {.step = t->step, .position = j->pos0, .order = j->node < 0 ? -1 : j->node, .odd = -1};
     const char *name = j->node >= 0 ? graph->nodes[j->node].name : t->name;
     snprintf(f.node, sizeof f.node, "%.63s", name);
     bool owners = j->whole_each && (j->shard == FD_SHARD_VOCABULARY || j->shard == FD_SHARD_EXPERT);

@@ -1,6 +1,7 @@
 /* Between the files of dumpers/import/ranks/: rank_name.c (which rank a name speaks of), join.c (which tensors belong
  * together), shards.c and layout.c (how they are sharded), report.c (what is said of it), assemble.c (the whole
- * tensor), contradictions.c and sums.c (where ranks disagree). */
+ * tensor), contradictions.c and sums.c (where ranks disagree), odd_copies.c (which copy is
+ * wrong). */
 #ifndef FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
 #define FD_DUMPERS_IMPORT_RANKS_INTERNAL_H
 
@@ -29,6 +30,7 @@ struct fd_ranks {
     int32_t n_rank;
     fd_joined *joined; /* [n_joined]: one for each tensor of the joined source */
     size_t n_joined;
+    int32_t copies_of; /* the rank whose copies are given */
     fd_rank_report report;
 };
 void fd_ranks_free(struct fd_ranks *ranks);

@@ -33,7 +33,9 @@ typedef struct fd_rank_finding {
     char node[64];
     int32_t step, position; /* position: in the whole run */
     int32_t order;          /* of the node in the graph */
-    char text[288];         /* "rank 2 differs from the other 3, …" */
+    int32_t odd;    /* of copies that differ, the first rank that is not like most; -1: no copies, or no majority */
+    bool copies;    /* it is about copies that differ */
+    char text[288]; /* "rank 2 differs from the other 3, …" */
 } fd_rank_finding;
 
 typedef struct fd_rank_kind { /* tensors of one name, over layers and steps */
@@ -60,5 +62,14 @@ fd_code fd_source_open_ranks(const char *path, fd_source **out, fd_error *err);
 fd_code fd_ranks_join(fd_source *dumps, const fd_import_options *options, fd_source **out, fd_error *err);
 
 const fd_rank_report *fd_ranks_report_of(const fd_source *source); /* NULL: no joined source */
+
+/* Of what every rank should hold whole, the source gives rank 0's copy. Where copies differ one of them is wrong, and a trace of
+ * that one shows what is wrong with it. Of the first tensor whose copies differ: the rank that is not like most, or, where
+ * `ref` is given (a trace of the model's nodes on the same steps), the one that is farthest from it. From then on the source gives this
+ * rank's copies. *rank: which; -1: none differ, or nothing says which is wrong. */
+fd_code fd_ranks_take_odd_copies(fd_source *joined, const fd_trace *ref, int32_t *rank, fd_error *err);
+
+/* fd_source_open_ranks where the names are of two ranks or more, else fd_source_open. *of_ranks: which. */
+fd_code fd_source_open_any(const char *path, fd_source **out, bool *of_ranks, fd_error *err);
 
 #endif
