@@ -19,6 +19,7 @@ typedef struct fd_candidate {
     bool of_files;              /* it was made from files, so it has no other name than where it was kept */
     fd_cli_unmatched unmatched; /* listed on stderr, too */
     bool ranks_disagree;        /* the dumps of a tensor-parallel engine's ranks contradict each other: */
+    bool copies_differ;         /* in what every rank should have alike */
     fd_remark ranks;            /* where, and how */
 } fd_candidate;
 

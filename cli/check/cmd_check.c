@@ -142,6 +142,22 @@ static fd_code check_outputs(const arguments *a, fd_error *err) {
     return fd_cli_check_reports_not_overwriting(&a->output, inputs, sizeof inputs / sizeof *inputs, err);
 }
 
+/* The other ranks computed their parts from copies of their own, so these do not follow from the copy that is judged: findings
+ * without a name are that. */
+static void leave_named_causes(fd_causes *causes) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < causes->n_also && i < FD_MAX_ALSO; i++)
+        if (causes->also[i].name[0]) causes->also[n++] = causes->also[i];
+    causes->n_also = n;
+}
+
+static void add_ranks(const fd_candidate *candidate, fd_verdict *verdict) {
+    fd_verdict_late_reason(verdict, candidate->ranks);
+    if (verdict->status != FD_DIVERGED) return;
+    fd_verdict_note(verdict, candidate->ranks);
+    if (candidate->copies_differ) leave_named_causes(&verdict->diagnosis.causes);
+}
+
 static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
     fd_cli_model model = {0};
     fd_trace *ref = NULL;
@@ -163,10 +179,7 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
                         .repro = a->output.repro,
                         .replay_gpu = a->replay_gpu};
     if (code == FD_OK && !other_prompt) code = fd_cli_compare_pair(&pair, verdict, err);
-    if (code == FD_OK && candidate.ranks_disagree) {
-        fd_verdict_late_reason(verdict, candidate.ranks);
-        if (verdict->status == FD_DIVERGED) fd_verdict_note(verdict, candidate.ranks);
-    }
+    if (code == FD_OK && candidate.ranks_disagree) add_ranks(&candidate, verdict);
     if (code == FD_OK && candidate.unmatched.n > 0) {
         fd_remark unmatched = {FD_REASON_UNMATCHED, .n = {(int64_t)candidate.unmatched.n}};
         snprintf(unmatched.text, sizeof unmatched.text, "%s", candidate.unmatched.names);

@@ -189,8 +189,9 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
     FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
-    here = fd_hypothesis_as(&here, options->graph, node);
-    return ask_about(options, 0, NULL, &here, fits, err);
+    fd_hypothesis as;
+    if (!fd_hypothesis_as(&here, options->graph, node, &as)) return FD_OK;
+    return ask_about(options, 0, NULL, &as, fits, err);
 }
 
 fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err) {

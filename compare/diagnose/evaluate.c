@@ -44,18 +44,29 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
     return FD_OK;
 }
 
-/* Heads that the hypothesis does not concern are as they should be. */
-static fd_code keep_heads(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
+/* Elements of a row that stand or fall together: a head, where the hypothesis is about some heads; one, where it is about a
+ * region of the row; 0: it is about all of it. */
+static int64_t part_of_row(const fd_evaluation *ev, const fd_node *node, int64_t stride) {
+    const bool heads = ev->h.heads && (node->over_kv || node->n_dim == 2);
+    if (ev->h.guess == FD_GUESS_WEIGHT && ev->h.end > 0) return 1;
+    return heads && node->shape[0] == ev->bench->request->args.node->shape[0] ? stride / node->shape[0] : 0;
+}
+
+static bool is_concerned(const fd_hypothesis *h, int64_t part) {
+    return h->guess == FD_GUESS_WEIGHT && h->end > 0 ? part >= h->first && part < h->end : h->heads >> part & 1;
+}
+
+/* Parts of rows that the hypothesis does not concern are as they should be. */
+static fd_code keep_parts(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
                           fd_error *err) {
-    const fd_node *node = args->node, *root = ev->bench->request->args.node;
-    const int64_t n_head = node->shape[0], n = args->n_pos * fd_node_row_stride(node, args->n_kv);
-    const int64_t part = fd_node_row_stride(node, args->n_kv) / n_head, before = v->rows - v->memory;
-    const bool heads = node->over_kv || node->n_dim == 2;
+    const fd_node *node = args->node;
+    const int64_t stride = fd_node_row_stride(node, args->n_kv), n = args->n_pos * stride;
+    const int64_t part = part_of_row(ev, node, stride), before = v->rows - v->memory;
     fd_work *w = NULL;
-    if (!ev->h.heads || !heads || n_head != root->shape[0] || !ev->works[node->id].edited) return FD_OK;
+    if (part == 0 || !ev->works[node->id].edited) return FD_OK;
     FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &w, err));
     for (int64_t at = 0; w && at < n; at += part) {
-        if (ev->h.heads >> (at / part % n_head) & 1) continue;
+        if (is_concerned(&ev->h, at % stride / part)) continue;
         const size_t size = sizeof *v->rows * (size_t)part;
         memcpy(v->rows + at, w->v.rows + at, size);
         for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++)
@@ -105,7 +116,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     if (ev->bounds && (keep_samples || in->any_sample))
         FD_TRY(fd_bench_sample(ev, args, in, keep_samples, size, out, sample, err));
     FD_TRY(keep_context(ev, args, out, sample, err));
-    return keep_heads(ev, args, out, sample, err);
+    return keep_parts(ev, args, out, sample, err);
 }
 
 fd_code fd_bench_compute(fd_evaluation *ev, int32_t id, bool keep_samples, fd_variant *out, float *sample[FD_N_SAMPLE],

@@ -193,6 +193,19 @@ static fd_code reader_departs(fd_trial *t, const fd_node *weights, bool *yes, fd
 /* A column's number must explain several rows; of more experts there are too many sets. */
 enum { LEAST_ROWS = 4, MOST_EXPERTS = 8 };
 
+/* These columns are what another weight's rows give: a shard of another layer, a piece of a fused weight. */
+static fd_code try_rows_of_weights(fd_trial *t, const fd_node *node, int32_t first, int32_t end, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    const fd_weight *right = &graph->weights[node->weight[0]];
+    for (int32_t w = 0; w < graph->n_weight && !fd_trial_fits(t); w++) {
+        const fd_weight *other = &graph->weights[w];
+        if (w == node->weight[0] || other->n_row != right->n_row || other->n_col != right->n_col) continue;
+        const fd_hypothesis h = {.guess = FD_GUESS_WEIGHT, .node = node->id, .other = w, .first = first, .end = end};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* Some columns, all the way down, and no more of them than half: rows of the weight. */
 static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j->node->id, .which = FD_OWN_ELEMENTS};
@@ -200,7 +213,9 @@ static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
     if (!fd_fit_clearly_beyond(&t->out->unmodified)) return FD_OK;
     if (!columns_that_depart(j, &h.first, &h.end) || 2 * (h.end - h.first) > j->width) return FD_OK;
     for (int64_t i = j->first * j->width; i < j->n * j->width; i++) n += !is_right(j, i);
-    return 4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first) ? fd_trial_try(t, &h, err) : FD_OK;
+    if (!(4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first))) return FD_OK;
+    FD_TRY(try_rows_of_weights(t, j->node, h.first, h.end, err));
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
 }
 
 /* Of several in each row. */

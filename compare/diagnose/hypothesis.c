@@ -152,14 +152,32 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     return true;
 }
 
-fd_hypothesis fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node) {
+/* The weight that is to `node` what `weight` is to `own`: of the layer whose node of own's kind reads it; -1. */
+static int32_t weight_as(const fd_graph *graph, int32_t weight, int slot, const fd_node *own, const fd_node *node) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *of = &graph->nodes[i];
+        if (of->weight[slot] != weight || strcmp(fd_fault_suffix(of), fd_fault_suffix(own)) != 0) continue;
+        const int32_t to = sibling(graph, node->id, of->layer);
+        return to < 0 ? -1 : graph->nodes[to].weight[slot];
+    }
+    return -1;
+}
+
+bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out) {
     const fd_node *own = &graph->nodes[h->node];
-    fd_hypothesis out = *h;
-    out.node = node->id;
-    if (h->guess != FD_GUESS_COPY) return out;
-    if (h->other == own->input[0]) out.other = node->input[0];
-    if (h->end == fd_node_width(own)) out.end = (int32_t)fd_node_width(node);
-    return out;
+    const int64_t width = fd_node_width(node), own_width = fd_node_width(own);
+    *out = *h;
+    out->node = node->id;
+    if (h->guess == FD_GUESS_WEIGHT) {
+        out->other = weight_as(graph, h->other, h->which, own, node);
+        out->first = (int32_t)(h->first * width / own_width);
+        out->end = (int32_t)(h->end * width / own_width);
+        return out->other >= 0 && node->weight[h->which] >= 0;
+    }
+    if (h->guess != FD_GUESS_COPY) return true;
+    if (h->other == own->input[0]) out->other = node->input[0];
+    if (h->end == own_width) out->end = (int32_t)width;
+    return true;
 }
 
 fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *graph) {

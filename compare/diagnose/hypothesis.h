@@ -9,9 +9,9 @@ typedef enum fd_guess {
     FD_GUESS_NONE, /* the op as it should be */
     FD_GUESS_FAULT,
     /* what the op is given */
-    FD_GUESS_PARAMETER,    /* parameter `which` (parameters.h) is `value` */
-    FD_GUESS_POSITION,     /* RoPE turns by another position: `which` is fd_position_rule */
-    FD_GUESS_WEIGHT,       /* slot `which` reads weight `other` */
+    FD_GUESS_PARAMETER, /* parameter `which` (parameters.h) is `value` */
+    FD_GUESS_POSITION,  /* RoPE turns by another position: `which` is fd_position_rule */
+    FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, are left out; of
@@ -196,8 +196,9 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
 
 /* The same mistake at another node: a factor, a parameter, an order. False where it would be another one. */
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
-/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op: K's RoPE as Q's, the FFN's norm as attention's. */
-fd_hypothesis fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node);
+/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op: K's RoPE as Q's, the FFN's norm as attention's. False
+ * where that node has nothing like it. */
+bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
 
 /* The same mistake in every layer: at all nodes of the kind that h->node ≥ 0 is one of. */
 fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *graph);

@@ -18,6 +18,7 @@ void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, con
 int64_t fd_hypothesis_scales(const fd_hypothesis *h, const fd_node *node);
 
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */
+void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 
 #endif

@@ -11,36 +11,6 @@
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
-static void order_text(const fd_hypothesis *h, char *to, size_t size) {
-    static const char *const words[FD_ORDER_COUNT] = {
-        [FD_ORDER_REVERSED] = "reversed",
-        [FD_ORDER_HEADS_REVERSED] = "with the heads reversed",
-        [FD_ORDER_TRANSPOSED] = "as [head_dim, n_head], not [n_head, head_dim]",
-        [FD_ORDER_UNTRANSPOSED] = "as if they were [head_dim, n_head]",
-        [FD_ORDER_HALVES_TO_PAIRS] = "with the halves of each head interleaved",
-        [FD_ORDER_PAIRS_TO_HALVES] = "with the even elements of each head before the odd ones",
-        [FD_ORDER_HALVES_SWAPPED] = "with the halves of each head exchanged",
-        [FD_ORDER_PAIRS_SWAPPED] = "with the elements of each pair exchanged",
-    };
-    if (h->which == FD_ORDER_HEADS_ROTATED)
-        SAY("%sthe right values stand %d head%s too early", h->node < 0 ? "in the caches of K and of V " : "", h->n,
-            h->n == 1 ? "" : "s");
-    else if (h->which == FD_ORDER_HEADS_STRIDED)
-        SAY("the right heads stand in steps of %d", h->n);
-    else if (h->which == FD_ORDER_HEADS_SWAPPED)
-        SAY("the right values of heads %d and %d stand in each other's place", h->n, h->other);
-    else if (h->which == FD_ORDER_PIECES && h->other > 0)
-        SAY("elements %d…%d are the right ones of %d…%d, and %d…%d those of %d…%d", h->first, h->other - 1, h->n,
-            h->n + h->other - h->first - 1, h->other, h->end - 1, (int)h->keys, (int)h->keys + h->end - h->other - 1);
-    else if (h->which == FD_ORDER_PIECES)
-        SAY("elements %d…%d are the right ones of %d…%d", h->first, h->end - 1, h->n, h->n + h->end - h->first - 1);
-    else if (h->which == FD_ORDER_ROTATED)
-        SAY("the right values stand %d element%s too %s", h->n < 0 ? -h->n : h->n, h->n * h->n == 1 ? "" : "s",
-            h->n < 0 ? "late" : "early");
-    else
-        SAY("the right values stand there %s", words[h->which]);
-}
-
 static void position_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->ops > 0) {
         SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
@@ -139,32 +109,20 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     }
 }
 
-static void copy_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const fd_node *node = &graph->nodes[h->node], *other = &graph->nodes[h->other];
-    if (h->first == 0 && h->end == fd_node_width(node) && h->n == 0)
-        SAY("it is the same as %s", other->name);
-    else if (h->n == h->first)
-        SAY("elements %d…%d are those of %s", h->first, h->end - 1, other->name);
+static void token_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->which == FD_TOKEN_MODULO)
+        SAY("each row is the embedding of the token's id mod %d", h->n);
+    else if (h->which == FD_TOKEN_BEFORE)
+        SAY("each row is the embedding of the token %d position%s before", h->n, h->n == 1 ? "" : "s");
     else
-        SAY("elements %d…%d are elements %d…%d of %s", h->first, h->end - 1, h->n, h->n + h->end - h->first - 1,
-            other->name);
+        SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
 }
 
-static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
-    char where[48] = "each row is";
-    if (h->end) snprintf(where, sizeof where, "elements %d…%d of each row are", h->first, h->end - 1);
-    if (h->which == FD_ROWS_LAST_OF_EARLIER)
-        SAY("nothing new is written: each row is the last one of earlier steps");
-    else if (h->which == FD_ROWS_ROLLED)
-        SAY("each row is the right one of the position 1 %s, around the end of the step",
-            h->n == 1 ? "earlier" : "later");
-    else if (h->which == FD_ROWS_ALL_ARE && h->other > 0)
-        SAY("from position %d on every row is that of position %d", h->other, h->n);
-    else if (h->which == FD_ROWS_ALL_ARE)
-        SAY("every row is that of position %d", h->n);
+static void clamp_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->which == 2)
+        SAY("weights below %.6g are taken for 0", h->value);
     else
-        SAY("%s the right %s of the position %d %s", where, h->end ? "ones" : "one", h->n < 0 ? -h->n : h->n,
-            h->n < 0 ? "later" : "earlier");
+        SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
 }
 
 static void heads_text(uint64_t heads, char *to, size_t size) {
@@ -197,8 +155,12 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     }
     case FD_GUESS_POSITION: position_text(h, to, size); break;
     case FD_GUESS_WEIGHT:
-        SAY("reads %s where %s is right", graph->weights[h->other].name,
-            node->weight[h->which] < 0 ? "none" : graph->weights[node->weight[h->which]].name);
+        if (h->end > 0)
+            SAY("rows %d…%d are those of %s, where %s is right", h->first, h->end - 1, graph->weights[h->other].name,
+                graph->weights[node->weight[h->which]].name);
+        else
+            SAY("reads %s where %s is right", graph->weights[h->other].name,
+                node->weight[h->which] < 0 ? "none" : graph->weights[node->weight[h->which]].name);
         break;
     case FD_GUESS_INPUT: input_text(h, graph, to, size); break;
     case FD_GUESS_INPUT_FACTOR:
@@ -232,14 +194,8 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_STATE: state_text(h, to, size); break;
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
-    case FD_GUESS_COPY: copy_text(h, graph, to, size); break;
     case FD_GUESS_OWN: own_text(h, graph, to, size); break;
-    case FD_GUESS_CLAMP:
-        if (h->which == 2)
-            SAY("weights below %.6g are taken for 0", h->value);
-        else
-            SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
-        break;
+    case FD_GUESS_CLAMP: clamp_text(h, to, size); break;
     case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
     case FD_GUESS_BLOCKS: {
         static const char *const words[FD_BLOCKS_COUNT] = {
@@ -253,20 +209,11 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         SAY("%s", words[h->which]);
         break;
     }
-    case FD_GUESS_TOKEN:
-        if (h->which == FD_TOKEN_MODULO)
-            SAY("each row is the embedding of the token's id mod %d", h->n);
-        else if (h->which == FD_TOKEN_BEFORE)
-            SAY("each row is the embedding of the token %d position%s before", h->n, h->n == 1 ? "" : "s");
-        else
-            SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
-        break;
+    case FD_GUESS_TOKEN: token_text(h, to, size); break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
+    case FD_GUESS_COPY:
     case FD_GUESS_ORDER:
-        order_text(h, to, size);
-        if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
-        break;
-    case FD_GUESS_ROWS: rows_text(h, to, size); break;
+    case FD_GUESS_ROWS: fd_hypothesis_rows_text(h, graph, to, size); break;
     case FD_GUESS_ROUNDED:
         SAY("%s%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "",
             h->node < 0 ? " everywhere: " : "",

@@ -1,0 +1,159 @@
+/* What can be read off an op's own rows: whose elements they are, which number each row or column has of its own. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+
+/* The squares of all but the last 32 elements, over all. */
+static void most_summed(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++) {
+        const float *x = (const float *)args->in[0] + row * n;
+        double squares = 0, some = 0;
+        for (int64_t i = 0; i < n; i++) {
+            squares += (double)x[i] * (double)x[i];
+            some += i < n - 32 ? (double)x[i] * (double)x[i] : 0;
+        }
+        const double eps = (double)args->node->eps, by = sqrt((squares / (double)n + eps) / (some / (double)n + eps));
+        for (int64_t i = 0; i < n; i++) ((float *)args->out)[row * n + i] *= (float)by;
+    }
+}
+static void norm_of_most(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = most_summed;
+}
+static void cut_off(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
+        float *y = (float *)args->out + i;
+        *y = fminf(fmaxf(*y, -0.25f), 0.25f);
+    }
+}
+static void clamped(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = cut_off;
+}
+/* Elements 16…31 of every row are those of 0…15, which are theirs. */
+static void tiles_exchanged(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int i = 0; i < 16; i++) {
+            float *at = (float *)args->out + row * fd_node_width(args->node) + i, kept = at[0];
+            at[0] = at[16];
+            at[16] = kept;
+        }
+}
+static void exchanged(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = tiles_exchanged;
+}
+static void log_probabilities(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++) {
+        float *y = (float *)args->out + row * n;
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += exp((double)y[i]);
+        for (int64_t i = 0; i < n; i++) y[i] = (float)((double)y[i] - log(sum));
+    }
+}
+static void log_softmax(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = log_probabilities;
+}
+static void layer_left_out(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+}
+static void branch_left_out(fd_graph *g, fd_node *n) {
+    n->input[0] = fd_graph_find(g, "blk.1.l_out");
+    n->override = layer_left_out;
+}
+/* 1 more in the sum of head 2's softmax. */
+static void one_head_plus_one(const fd_op_args *args) {
+    const int64_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n_head; i++) {
+        float *w = (float *)args->out + i * n_kv, largest = 0;
+        for (int64_t k = 0; k < n_kv; k++) largest = fmaxf(largest, w[k]);
+        for (int64_t k = 0; k < n_kv && i % n_head == 2; k++) w[k] /= 1 + largest;
+    }
+}
+static void plus_one_in_head_2(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = one_head_plus_one;
+}
+
+/* K's rows are shorter than Q's, and what is found of these is asked of those. */
+static void only_head_0_turned(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), first = width / args->node->shape[0];
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % width >= first) ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+}
+static void rope_of_head_0(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = only_head_0_turned;
+}
+
+/* Half of an exchange, which is no exchange: the gate's own product is right. */
+static void gate_for_up(fd_graph *g, fd_node *n) {
+    n->weight[0] = g->nodes[fd_graph_find(g, "blk.1.ffn_gate")].weight[0];
+}
+
+/* The second half of the rows of Q, of K and of V is the next layer's: a rank's shard of another layer. */
+static const fd_graph *of_graph;
+static void half_of_layer_2(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), from = width / 2;
+    float *right = malloc(sizeof *right * (size_t)(args->n_pos * width));
+    run_clean(args);
+    memcpy(right, args->out, sizeof *right * (size_t)(args->n_pos * width));
+    fd_op_args other = *args;
+    char name[64];
+    snprintf(name, sizeof name, "blk.2.%s", strrchr(args->node->name, '.') + 1);
+    other.weight[0] = &of_graph->weights[of_graph->nodes[fd_graph_find(of_graph, name)].weight[0]];
+    run_clean(&other);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % width < from) ((float *)args->out)[i] = right[i];
+    free(right);
+}
+static void shard_of_layer_2(fd_graph *g, fd_node *n) {
+    of_graph = g;
+    if (n->layer != 1 || n->op != FD_OP_MATMUL || !strchr("qkv", n->name[strlen(n->name) - 1])) return;
+    n->override = half_of_layer_2;
+}
+
+/* The second half of Q's rows is wrong in many ways, and so is K, whose rows are shorter: what is found of Q is asked of K. */
+static void half_lost(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), from = width > 128 ? width / 2 : 0;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % width >= from) ((float *)args->out)[i] = (float)(i % 13 - 6 + i / width);
+}
+static void shards_lost(fd_graph *g, fd_node *n) {
+    (void)g;
+    if (strcmp(n->name, "blk.1.attn_q") == 0 || strcmp(n->name, "blk.1.attn_k") == 0) n->override = half_lost;
+}
+
+static const guessed read_off[] = {
+    {"blk.1.ffn_up", gate_for_up, "other_tensor", "the same as blk.1.ffn_gate"},
+    {"blk.1.attn_norm", norm_of_most, "other_statistic", "the first 224 elements"},
+    {"blk.1.ffn_gate", clamped, "clamped", "0.25"},
+    {"blk.1.ffn_up", exchanged, "other_order", "elements 0…15 are the right ones of 16…31, and 16…31 those of 0…15"},
+    {"logits", log_softmax, "log_softmax", "log-probabilities"},
+    {"blk.2.l_out", branch_left_out, "other_tensor", "blk.1.l_out"},
+    {"", shard_of_layer_2, "other_weight", "rows 128…255 are those of blk.2.attn_q.weight"},
+    {"", shards_lost, "weight_rows_wrong", ""},
+    {"_rope", rope_of_head_0, "other_tensor", "are those of blk.0.attn_q"},
+    {"blk.1.attn_weights", plus_one_in_head_2, "softmax_sum_plus_one", "head 2 alone"},
+};
+
+Test(rows, what_can_be_read_off_the_rows_is_named) {
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof read_off / sizeof *read_off; i++) expect_guess(&b, &read_off[i], all, "f32", true);
+    close_model(&b);
+}
