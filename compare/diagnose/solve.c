@@ -56,6 +56,7 @@ static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value,
     double ratio = value / right, n_embd = t->all.request->args.graph->hparams.n_embd;
     if (strcmp(name, "other_rope_factor") == 0) return ratio > 0.8 && ratio < 1.25;
     if (strcmp(name, "other_eps") != 0) return false;
+    if (ratio > 0.8 && ratio < 1.25) return true; /* no engine has it so by mistake */
     return value > MOST_EPS || fabs(ratio * n_embd - 1) < 0.1 || fabs(ratio / n_embd - 1) < 0.1;
 }
 
