@@ -47,13 +47,18 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
 /* Elements of a row that stand or fall together: a head, where the hypothesis is about some heads; one, where it is about a
  * region of the row; 0: it is about all of it. */
 static int64_t part_of_row(const fd_evaluation *ev, const fd_node *node, int64_t stride) {
-    const bool heads = ev->h.heads && (node->over_kv || node->n_dim == 2);
+    const bool heads = node->over_kv || node->n_dim == 2;
     if (ev->h.guess == FD_GUESS_WEIGHT && ev->h.end > 0) return 1;
-    return heads && node->shape[0] == ev->bench->request->args.node->shape[0] ? stride / node->shape[0] : 0;
+    if (ev->h.n_rank > 0) return heads ? stride / node->shape[0] : 1;
+    return ev->h.heads && heads && node->shape[0] == ev->bench->request->args.node->shape[0] ? stride / node->shape[0]
+                                                                                             : 0;
 }
 
-static bool is_concerned(const fd_hypothesis *h, int64_t part) {
-    return h->guess == FD_GUESS_WEIGHT && h->end > 0 ? part >= h->first && part < h->end : h->heads >> part & 1;
+/* Part `part` of `n`. Ranks that are more than the heads share them, neighbours the same one. */
+static bool is_concerned(const fd_hypothesis *h, int64_t part, int64_t n) {
+    if (h->guess == FD_GUESS_WEIGHT && h->end > 0) return part >= h->first && part < h->end;
+    if (h->n_rank > 0) return n < h->n_rank ? part == h->rank * n / h->n_rank : part * h->n_rank / n == h->rank;
+    return h->heads >> part & 1;
 }
 
 /* Parts of rows that the hypothesis does not concern are as they should be. */
@@ -66,7 +71,7 @@ static fd_code keep_parts(fd_evaluation *ev, const fd_op_args *args, fd_variant 
     if (part == 0 || !ev->works[node->id].edited) return FD_OK;
     FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &w, err));
     for (int64_t at = 0; w && at < n; at += part) {
-        if (is_concerned(&ev->h, at % stride / part)) continue;
+        if (is_concerned(&ev->h, at % stride / part, stride / part)) continue;
         const size_t size = sizeof *v->rows * (size_t)part;
         memcpy(v->rows + at, w->v.rows + at, size);
         for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++)

@@ -152,6 +152,19 @@ static fd_code try_in_heads(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* What one rank of a tensor-parallel engine does to its heads, where what the heads became was not recorded. */
+static fd_code try_on_ranks(fd_trial *t, fd_error *err) {
+    if (t->n_span == 1 || fd_trial_many_layers(t)) return FD_OK;
+    for (t->n_rank = 2; t->n_rank <= 4; t->n_rank *= 2)
+        for (t->rank = t->n_rank - 1; t->rank >= 0 && !fd_trial_fits(t); t->rank--) {
+            FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+            if (!fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
+            if (!fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
+        }
+    t->rank = t->n_rank = 0;
+    return FD_OK;
+}
+
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
@@ -176,6 +189,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(try_in_heads(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(try_on_ranks(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_numbers(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_unknown_cache(t, err));
     return fd_refute_by_readers(t, err);

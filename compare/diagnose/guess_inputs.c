@@ -83,21 +83,32 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
-/* A product that ranks share by its inputs: one rank's partial sum missing, or added twice. */
+static fd_code try_partial(fd_trial *t, fd_hypothesis h, bool twice, bool alone, bool bias, fd_error *err) {
+    h.value = twice ? 2 : 0;
+    h.keys = alone;
+    h.other = bias;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+/* A product that ranks share by its inputs: one rank's partial sum missing, added twice, or not added to the others'. One rank adds the
+ * bias. */
 static fd_code try_partials(fd_trial *t, const fd_node *node, fd_error *err) {
     static const int32_t ranks[] = {2, 3, 4, 8, 16};
     if (node->op != FD_OP_MATMUL) return FD_OK;
-    int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
+    const int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
+    const bool bias = node->weight[1] >= 0;
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
         for (int32_t r = 0; r < ranks[i] && width >= ranks[i]; r++) {
             int64_t each = (width + ranks[i] - 1) / ranks[i], end = (r + 1) * each;
             fd_hypothesis h = {.guess = FD_GUESS_PARTIAL, .node = node->id, .which = r, .n = ranks[i]};
             h.first = (int32_t)(r * each < width ? r * each : width);
             h.end = (int32_t)(end < width ? end : width);
-            for (int twice = 0; twice < 2 && !fd_trial_fits(t) && h.first < h.end; twice++) {
-                h.value = 2.0 * twice;
-                FD_TRY(fd_trial_try(t, &h, err));
-            }
+            if (h.first >= h.end) continue;
+            FD_TRY(try_partial(t, h, false, false, false, err));
+            FD_TRY(try_partial(t, h, true, false, false, err));
+            if (bias) FD_TRY(try_partial(t, h, false, false, true, err));
+            if (ranks[i] > 2) FD_TRY(try_partial(t, h, false, true, false, err)); /* of two: the other one is missing */
+            if (ranks[i] > 2 && bias) FD_TRY(try_partial(t, h, false, true, true, err));
         }
     return FD_OK;
 }

@@ -83,6 +83,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
     }
     if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
+    if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);
     if (*edited && h->guess == FD_GUESS_WEIGHT) {
         out->node.weight[h->which] = h->other;
@@ -193,7 +194,7 @@ fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *g
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
            a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->readers == b->readers && a->heads == b->heads &&
-           a->before_bias == b->before_bias && a->which == b->which && a->other == b->other && a->n == b->n &&
-           a->first == b->first && a->end == b->end && !(a->value < b->value) && !(a->value > b->value) &&
-           a->keys == b->keys;
+           a->rank == b->rank && a->n_rank == b->n_rank && a->before_bias == b->before_bias && a->which == b->which &&
+           a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
+           !(a->value > b->value) && a->keys == b->keys;
 }

@@ -17,9 +17,10 @@ typedef enum fd_guess {
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, are left out; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
                               0) or to the step's last (1) */
-    FD_GUESS_PARTIAL,    /* elements [first, end) of every input row count `value` times: rank `which` of `n` */
-    FD_GUESS_TILES,      /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
-    FD_GUESS_CACHE, /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
+    FD_GUESS_PARTIAL, /* elements [first, end) of every input row count `value` times: rank `which` of `n`; `other` 1: and the bias is left out; `keys` 1: the
+                              elements outside are left out, its sum stands alone */
+    FD_GUESS_TILES,   /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
+    FD_GUESS_CACHE,   /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
     FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,     /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
@@ -125,13 +126,15 @@ enum { FD_ANY_LAYER = -2 };
 
 typedef struct fd_hypothesis {
     fd_guess guess;
-    int32_t fault;    /* FD_GUESS_FAULT: its row */
-    int32_t node;     /* the one node that it edits; -1: every node that it concerns */
-    int32_t layer;    /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
-    int32_t ops;      /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
-    char kind[24];    /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
-    int32_t readers;  /* node -1: those alone whose first input is node `readers` - 1; 0: any */
-    uint64_t heads;   /* in these heads alone, of nodes with as many as the one asked about; 0: all */
+    int32_t fault;   /* FD_GUESS_FAULT: its row */
+    int32_t node;    /* the one node that it edits; -1: every node that it concerns */
+    int32_t layer;   /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t ops;     /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    char kind[24];   /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
+    int32_t readers; /* node -1: those alone whose first input is node `readers` - 1; 0: any */
+    uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
+    int32_t rank,
+        n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of the FFN's elements; n_rank 0: in all */
     bool before_bias; /* of a product, and its bias is added as it should be: factors and orders */
     int32_t which, other, n;
     int32_t first, end;

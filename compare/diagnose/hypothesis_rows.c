@@ -90,7 +90,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
             memset(rows + at - h->n, 0, sizeof *rows * (size_t)h->n);
     if (h->guess == FD_GUESS_PARTIAL)
         for (int64_t i = 0; i < n; i++)
-            if (i % width >= h->first && i % width < h->end) rows[i] *= (float)h->value;
+            if ((i % width >= h->first && i % width < h->end) == (h->keys == 0)) rows[i] *= (float)h->value;
     if (h->guess == FD_GUESS_INPUT) /* the first rows have none before them: they stay */
         for (int64_t r = n_row - 1; r >= h->n; r--)
             memcpy(rows + r * width, rows + (r - h->n) * width, sizeof *rows * (size_t)width);

@@ -109,6 +109,17 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     }
 }
 
+static void partial_text(const fd_hypothesis *h, char *to, size_t size) {
+    const char *bias = h->other ? h->keys ? ", without the bias" : " and the bias" : "";
+    if (h->keys)
+        SAY("only the partial sum of rank %d of %d ranks is there%s: no all-reduce", h->which, h->n, bias);
+    else
+        SAY("the partial sum of rank %d of %d ranks%s %s", h->which, h->n, bias,
+            h->other       ? "are left out"
+            : h->value > 0 ? "is added twice"
+                           : "is left out");
+}
+
 static void token_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->which == FD_TOKEN_MODULO)
         SAY("each row is the embedding of the token's id mod %d", h->n);
@@ -184,9 +195,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         SAY("the last %d elements of %s are left out", h->n,
             h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;
-    case FD_GUESS_PARTIAL:
-        SAY("the partial sum of rank %d of %d ranks is %s", h->which, h->n, h->value > 0 ? "added twice" : "left out");
-        break;
+    case FD_GUESS_PARTIAL: partial_text(h, to, size); break;
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_UNWRITTEN:
@@ -240,5 +249,6 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         kind_text(h, graph, to, size);
     else
         summary_text(h, graph, to, size);
+    if (h->n_rank) snprintf(to + strlen(to), size - strlen(to), " (on rank %d of %d ranks alone)", h->rank, h->n_rank);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
 }

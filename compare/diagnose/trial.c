@@ -163,14 +163,16 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
     return FD_OK;
 }
 
-static fd_hypothesis with_heads(const fd_trial *t, const fd_hypothesis *h) {
-    fd_hypothesis in_heads = *h;
-    in_heads.heads = t->heads;
-    return in_heads;
+static fd_hypothesis in_part(const fd_trial *t, const fd_hypothesis *h) {
+    fd_hypothesis part = *h;
+    part.heads = t->heads;
+    part.rank = t->rank;
+    part.n_rank = t->n_rank;
+    return part;
 }
 
 fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *hypothesis, double *distance, fd_error *err) {
-    const fd_hypothesis in_heads = with_heads(t, hypothesis), *h = &in_heads;
+    const fd_hypothesis part = in_part(t, hypothesis), *h = &part;
     fd_variant v;
     double largest;
     *distance = INFINITY;
@@ -201,7 +203,7 @@ static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const
 
 static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    const fd_hypothesis in_heads = with_heads(t, hypothesis), *h = &in_heads;
+    const fd_hypothesis part = in_part(t, hypothesis), *h = &part;
     const fd_node *node = r->args.node;
     fd_contender c = {.h = *h};
     bool beyond;

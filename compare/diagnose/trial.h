@@ -29,9 +29,10 @@ typedef struct fd_trial {
     int32_t n_span;
     fd_contender *contenders; /* owned; not clearly beyond, best first */
     int32_t n;
-    uint64_t heads;  /* what is tried holds in these alone; 0: in all */
-    double spent;    /* multiplications on few rows so far */
-    bool op_refuted; /* the op as it should be is clearly beyond, here or at another node that a fault explains */
+    uint64_t heads;       /* what is tried holds in these alone; 0: in all */
+    int32_t rank, n_rank; /* what is tried holds on this rank alone; n_rank 0: on all */
+    double spent;         /* multiplications on few rows so far */
+    bool op_refuted;      /* the op as it should be is clearly beyond, here or at another node that a fault explains */
 } fd_trial;
 
 /* out->unmodified is filled. plain.state of trial->all says whether the node can be computed at all. */

@@ -139,6 +139,42 @@ static void output_tied(fd_graph *g, fd_node *n) {
     n->weight[0] = g->nodes[fd_graph_find(g, "token_embd")].weight[0];
 }
 
+/* RoPE turns the second half of K's heads by the next position. */
+static void half_turned_further(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), half = args->node->rope.n_rot / 2;
+    float *right = malloc(sizeof *right * (size_t)(args->n_pos * width));
+    cr_assert(right);
+    run_clean(args);
+    memcpy(right, args->out, sizeof *right * (size_t)(args->n_pos * width));
+    fd_op_args later = *args; /* the tables hold a row a position, and one more */
+    later.rope_cos = (const float *)args->rope_cos + half;
+    later.rope_sin = (const float *)args->rope_sin + half;
+    run_clean(&later);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % width < width / 2) ((float *)args->out)[i] = right[i];
+    free(right);
+}
+static void k_of_one_rank_further(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = half_turned_further;
+}
+
+/* Of four ranks' sums the third's alone. */
+static void third_rank_alone(const fd_op_args *args) {
+    const int64_t n_in = args->weight[0]->n_col, n = args->n_pos * n_in;
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    fd_op_args own = *args;
+    cr_assert(rows);
+    for (int64_t i = 0; i < n; i++) rows[i] = i % n_in * 4 / n_in == 2 ? ((const float *)args->in[0])[i] : 0;
+    own.in[0] = rows;
+    run_clean(&own);
+    free(rows);
+}
+static void not_reduced(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = third_rank_alone;
+}
+
 static const struct {
     guessed bug;
     bool spans; /* through fused attention */
@@ -154,6 +190,15 @@ static const struct {
     {{"blk.1.attn_v", three_rows, "weight_rows_wrong", "elements 5…7 are others in every row, and nothing else"},
      false},
     {{"ffn_norm", norm_rounded_inside, "rounded", "what its weight multiplies is rounded to bfloat16"}, false},
+    {{"blk.1.attn_k_rope", k_of_one_rank_further, "rope_k_one_further", "(on rank 1 of 2 ranks alone)"},
+     false,
+     0,
+     "token_embd,*l_out,logits"},
+    {{"blk.1.ffn_down", not_reduced, "tp_not_reduced",
+      "only the partial sum of rank 2 of 4 ranks is there: no all-reduce"},
+     false,
+     0,
+     "token_embd,*l_out,logits"},
     {{"attn_scores", one_rank_unwritten, "cache_rows_unwritten", "from position 6 on are read as zeros"}, true},
 };
 
