@@ -237,7 +237,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
         return FD_OK;
     }
     FD_TRY(find_below_bounds(c, cand, err));
-    FD_TRY(fd_doubt_narrow(c, cand, err));
+    FD_TRY(fd_doubt_narrow(c, cand, class_.source == FD_CLASS_INFERRED, err));
     fd_finding_counts(c->o->graph, cand, fd_class_source_name(class_.source), &v->replay);
     v->replay.evidence = class_.evidence;
     if (!cand->found) FD_TRY(fd_judge_reference(c, &of_reference, &of[FD_REFERENCE], err));

@@ -19,12 +19,14 @@ fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, f
     return FD_OK;
 }
 
-fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, fd_error *err) {
+fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferred, fd_error *err) {
     fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
     fd_narrow narrow;
     how.numerics = of->numerics;
     if (of->found) return FD_OK;
-    FD_TRY(fd_find_narrow(&how, &narrow, err));
+    /* int8 blocks have room for what 16-bit tensors leave, and for bugs of that size: so nothing shows such a class */
+    const bool blocks = inferred && of->numerics->q8_activations;
+    FD_TRY(fd_find_narrow(&how, blocks, &narrow, err));
     if (narrow.n == 0) return FD_OK;
     fd_remark r = {FD_REASON_NARROW, .n = {narrow.n}};
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[narrow.node].name);

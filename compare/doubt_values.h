@@ -8,7 +8,7 @@
 fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, fd_error *err);
 
 /* Nothing was found: the class may have room for tensors that were rounded to 16 bits. */
-fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, fd_error *err);
+fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferred, fd_error *err);
 
 /* One row alone is beyond, by little, in a class that rounds to steps and through unrecorded tensors: so much one value does that fell
  * to the other side. Then nothing is found, unless it has a name. */

@@ -40,7 +40,7 @@ static fd_code look_at(const fd_trace *trace, int32_t at, float **rows, uint32_t
     return FD_OK;
 }
 
-fd_code fd_find_narrow(const fd_attribution_options *options, fd_narrow *out, fd_error *err) {
+fd_code fd_find_narrow(const fd_attribution_options *options, bool saved_so, fd_narrow *out, fd_error *err) {
     const fd_trace *trace = options->cand;
     const fd_numerics_class *c = options->numerics;
     float *rows = NULL;
@@ -54,13 +54,15 @@ fd_code fd_find_narrow(const fd_attribution_options *options, fd_narrow *out, fd
         uint32_t dtype = FD_F32;
         bool judged = should_be_wide(node) || node->layer < 0; /* logits show that others are wide */
         if (at < 0 || !fd_trace_has_data(trace, node->name) || !judged) continue;
-        if (fd_trace_node_at(trace, at)->dtype != FD_F32 || (options->ignored && options->ignored[i])) continue;
+        const uint32_t stored = fd_trace_node_at(trace, at)->dtype;
+        if ((stored != FD_F32 && !(saved_so && stored != FD_F64)) || (options->ignored && options->ignored[i]))
+            continue;
         code = look_at(trace, at, &rows, &dtype, err);
         n_wide += code == FD_OK && dtype == FD_F32;
         if (code != FD_OK || dtype == FD_F32 || !should_be_wide(node) || may_be_factor(node, c, dtype)) continue;
         if (out->n++ == 0) out->node = i, out->dtype = dtype;
     }
     free(rows);
-    if (n_wide == 0) out->n = 0;
+    if (n_wide == 0 && !saved_so) out->n = 0;
     return code;
 }

@@ -12,8 +12,9 @@ typedef struct fd_narrow {
     uint32_t dtype; /* of the first: FD_F16 or FD_BF16 */
 } fd_narrow;
 
-/* options->numerics is the class. n 0: none, or all of them are so, which the trace's own type says better. */
-fd_code fd_find_narrow(const fd_attribution_options *options, fd_narrow *out, fd_error *err);
+/* options->numerics is the class. n 0: none, or all of them are so, which the trace's own type says better. `saved_so`: tensors that
+ * the trace holds in 16 bits count too, even where all of them are. */
+fd_code fd_find_narrow(const fd_attribution_options *options, bool saved_so, fd_narrow *out, fd_error *err);
 
 /* The type that holds all of `n` values, FD_F16 or FD_BF16; FD_F32: neither does, or too few are there to say. */
 uint32_t fd_narrow_type(const float *x, int64_t n);

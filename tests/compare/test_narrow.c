@@ -39,10 +39,13 @@ Test(narrow, a_residual_stream_in_binary16_is_said_where_the_bounds_hide_it) {
     static const struct {
         const char *what, *kind, *class_;
         bool said;
+        uint32_t store;
     } engines[] = {
         {"sound", NULL, "q8", false},
         {"its stream rounded", ".l_out", "q8", true},
         {"no class given", ".l_out", NULL, true},
+        {"saved in binary16", NULL, "q8", false, FD_F16},
+        {"saved in binary16, no class given", NULL, NULL, true, FD_F16},
     };
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
@@ -53,8 +56,10 @@ Test(narrow, a_residual_stream_in_binary16_is_said_where_the_bounds_hide_it) {
             if (rounded->nodes[k].layer >= 0 && strstr(rounded->nodes[k].name, engines[i].kind))
                 rounded->nodes[k].override = in_binary16;
         const char *class_ = engines[i].class_ ? engines[i].class_ : "q8";
-        fd_trace *cand =
-            record(rounded, (recording){.emulated = class_, .numerics = "unknown", .tensors = "*norm,*l_out,logits"});
+        fd_trace *cand = record(rounded, (recording){.emulated = class_,
+                                                     .numerics = "unknown",
+                                                     .tensors = "*norm,*l_out,logits",
+                                                     .store = engines[i].store});
         fd_verdict v = judge(b.graph, b.ref, cand, engines[i].class_);
         bool said = false;
         for (int32_t k = 0; k < v.reasons.n; k++) said |= v.reasons.items[k].kind == FD_REASON_NARROW;
