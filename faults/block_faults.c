@@ -148,7 +148,8 @@ BY_FORMAT(unpack, [FD_Q4_K] = q4_k_unpack)
 BY_FORMAT(unsigned_bytes, [FD_Q8_0] = q8_unsigned)
 BY_FORMAT(as_bf16, [FD_F16] = f16_as_bf16)
 
-#define BLOCK(name, summary) .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL
+#define BLOCK(name, summary)                                                                                           \
+    .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true
 
 static const fd_fault rows[] = {
     {BLOCK("nibble_order", "the high nibble is taken for the low one (Q4_0, Q4_K)"), .edit = nibble_order},

@@ -72,11 +72,12 @@ static fd_code parse_layer(const char *at, const fd_graph *graph, const fd_fault
     return FD_OK;
 }
 
-/* *changed: the node is another one now, or reads another weight. */
-static fd_code edit_node(const fd_fault *fault, fd_fault_site *site, bool *changed) {
+/* *changed: the node is another one now, or reads another weight. `explains`: nothing is injected. */
+static fd_code edit_node(const fd_fault *fault, bool explains, fd_fault_site *site, bool *changed) {
     fd_node *node = site->node, before = *node;
     *changed = false;
-    if (fault->op != FD_OP_COUNT && node->op != fault->op) return FD_OK;
+    const bool of_table = explains && fault->of_table && node->op == FD_OP_EMBED;
+    if (fault->op != FD_OP_COUNT && node->op != fault->op && !of_table) return FD_OK;
     if (fault->nodes && !fd_fault_is_one_of(node, fault->nodes)) return FD_OK;
     if (fault->info.outside && node->layer >= 0) return FD_OK;
     if (fault->applies && !fault->applies(site->graph, node)) return FD_OK;
@@ -119,7 +120,7 @@ fd_code fd_fault_apply(const char *spec, fd_graph *graph, fd_fault_owner **owner
         if (layer >= 0 && graph->nodes[i].layer != layer) continue;
         bool changed;
         fd_fault_site site = {.graph = graph, .node = &graph->nodes[i], .owner = own, .err = err};
-        code = edit_node(fault, &site, &changed);
+        code = edit_node(fault, false, &site, &changed);
         if (code == FD_OK && site.replaced) code = add_weight(graph, &site, err);
         n_changed += changed;
     }
@@ -139,7 +140,7 @@ fd_code fd_fault_edit_node(int32_t i, const fd_graph *graph, const fd_node *node
     *out = (fd_faulty_node){.node = *node};
     FD_TRY(new_owner(&out->owner, err));
     fd_fault_site site = {.graph = graph, .node = &out->node, .owner = out->owner, .err = err};
-    fd_code code = edit_node(row(i), &site, &changed);
+    fd_code code = edit_node(row(i), true, &site, &changed);
     if (code != FD_OK || !changed) fd_faulty_node_free(out);
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (out->node.weight[k] >= 0) out->weight[k] = graph->weights[out->node.weight[k]];

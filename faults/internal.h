@@ -32,6 +32,8 @@ typedef struct fd_fault {
     bool (*applies)(const fd_graph *graph, const fd_node *node); /* NULL: always */
     fd_fault_edit edit;                                          /* either this … */
     fd_override_fn override;                                     /* … or what computes the node instead of its op */
+    bool
+        of_table; /* explains the embeddings too, whose table is decoded by the same code; they stay right where it is injected */
 } fd_fault;
 
 typedef struct fd_fault_family {

@@ -66,12 +66,13 @@ static fd_code run_reference(opening *o, fd_error *err) {
     if (*o->ref) return FD_OK;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
     fd_trace_step *steps = calloc((size_t)plan.n_step + 1, sizeof *steps);
+    int32_t n = 0;
     for (int32_t i = 0; steps && i < plan.n_step; i++)
-        steps[i] = (fd_trace_step){plan.steps[i].pos0, plan.steps[i].n_pos, plan.steps[i].kind};
+        if (plan.steps[i].n_pos > 0)
+            steps[n++] = (fd_trace_step){plan.steps[i].pos0, plan.steps[i].n_pos, plan.steps[i].kind};
     fd_graph_set_context(o->reference->model->graph, plan.n_token);
-    fd_code code =
-        steps ? fd_check_run_reference(o->reference, plan.tokens, plan.n_token, steps, plan.n_step, o->ref, err)
-              : fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan.n_step);
+    fd_code code = steps ? fd_check_run_reference(o->reference, plan.tokens, plan.n_token, steps, n, o->ref, err)
+                         : fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan.n_step);
     free(steps);
     fd_import_plan_free(&plan);
     return code;

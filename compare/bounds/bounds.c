@@ -75,7 +75,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
     if (c->typical && c->u_out > 0x1p-24) return; /* they were rounded to that type as results */
-    fd_dot_type dot = fd_dot_type_of(c, work->node, work->op->weight[0], i);
+    fd_dot_type dot = fd_dot_type_of(c, work->node, fd_dot_weight(work->op), i);
     if (fd_dot_is_blocks(dot)) {
         fd_bound_flips(x, e, n, fd_dot_block(dot, work->op->weight[0]->n_col), 127, e);
         return;
@@ -87,7 +87,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     case FD_OP_MATMUL:
     case FD_OP_HEAD_MATMUL:
         if (c->q8_activations)
-            add_q8_error(c, work->op->weight[0], x, n, e);
+            add_q8_error(c, fd_dot_weight(work->op), x, n, e);
         else
             add_rounding(c, x, n, c->u_in, c->tiny_in, e);
         return;

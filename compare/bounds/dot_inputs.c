@@ -56,6 +56,11 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     }
 }
 
+const fd_weight *fd_dot_weight(const fd_op_args *args) {
+    const int32_t id = args->node->weight[0];
+    return id >= 0 && args->weight[0] ? &args->graph->weights[id] : args->weight[0];
+}
+
 /* The widest block that products of the model read; 0: none rounds what it reads. */
 static int64_t widest_block(const fd_numerics_class *c, const fd_graph *graph) {
     int64_t widest = 0;

@@ -33,6 +33,9 @@ typedef enum fd_block_rule {
 /* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
 fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
 
+/* The node's first weight as the file has it, by whose type a kernel rounds: bytes that a fault reads otherwise are of that type. */
+const fd_weight *fd_dot_weight(const fd_op_args *args);
+
 /* In place. Rows with NaN or Inf stay: a block has none. So do numbers beyond binary16's range: an engine of the class makes
  * Inf of them, and that is a finding, not how it rounds. */
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);

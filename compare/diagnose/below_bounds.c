@@ -55,6 +55,7 @@ typedef struct shown {
 /* Of several that are shown the one that takes most of the errors away: Σ r² − Σ (r − d)². */
 static void look_at(const search *s, shown *best, shown x, const fd_projection *p) {
     x.slope = slope_of(s, p, SHOWN);
+    if (x.node >= 0) x.slope.shown &= fd_slope_is_near(&x.slope);
     x.gain = 2 * p->rd - p->dd;
     if (x.slope.shown && (best->bug < 0 || x.gain > best->gain)) *best = x;
 }

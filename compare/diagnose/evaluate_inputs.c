@@ -108,7 +108,7 @@ fd_code fd_inputs_gather(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs
         if (fd_hypothesis_changes_input(&ev->h, args->node, k))
             FD_TRY(change_inputs(ev, args, k, FD_DOT_AS_IS, in, err));
         in->unrounded[k] = in->x[k];
-        fd_dot_type type = fd_dot_type_of(r->numerics, args->node, args->weight[0], k);
+        fd_dot_type type = fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), k);
         if (type != FD_DOT_AS_IS) FD_TRY(change_inputs(ev, args, k, type, in, err));
     }
     return *tried ? unhide(ev, args, in, tried, err) : FD_OK;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "compare/bounds/numerics_class.h"
+#include "compare/diagnose/last_row.h"
 
 /* By chance one value of 2^13 is one of binary16. */
 enum { FEWEST_VALUES = 64, F16_DIGITS = 11, BF16_DIGITS = 8 };
@@ -35,8 +36,9 @@ static fd_code look_at(const fd_trace *trace, int32_t at, float **rows, uint32_t
     float *grown = realloc(*rows, sizeof *grown * (size_t)n);
     if (!grown) return fd_fail(err, FD_ERR_MEMORY, "values of 16 bits: out of memory");
     *rows = grown;
-    FD_TRY(fd_trace_read(trace, at, last, grown, NULL, err));
-    *dtype = fd_narrow_type(grown, n);
+    bool there;
+    FD_TRY(fd_read_last_row(trace, at, grown, &there, err));
+    *dtype = fd_narrow_type(grown, there ? n : 0);
     return FD_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "compare/bounds/numerics_class.h"
+#include "compare/diagnose/last_row.h"
 
 /* Six digits are all that "%f" and "%g" print; nine are needed for binary32. */
 enum { MOST_DIGITS = 6, FEWEST_VALUES = 64, MOST_TENSORS = 16, MOST_LOOKED_AT = 512 };
@@ -43,10 +44,11 @@ int32_t fd_printed_digits(const float *x, int64_t n, bool decimals) {
 static fd_code look_at(const fd_trace *trace, int32_t at, float *x, int32_t *digits, bool *decimals, fd_error *err) {
     const int32_t last = fd_trace_n_pos(trace) - 1;
     const int64_t n = fd_trace_elements(fd_trace_node_at(trace, at), last);
+    bool there;
     *digits = 0;
     if (n > MOST_LOOKED_AT * 256) return FD_OK;
-    FD_TRY(fd_trace_read(trace, at, last, x, NULL, err));
-    for (int way = 0; way < 2 && *digits == 0; way++) {
+    FD_TRY(fd_read_last_row(trace, at, x, &there, err));
+    for (int way = 0; there && way < 2 && *digits == 0; way++) {
         *decimals = way == 0;
         *digits = fd_printed_digits(x, n < MOST_LOOKED_AT ? n : MOST_LOOKED_AT, *decimals);
     }

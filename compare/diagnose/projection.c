@@ -44,6 +44,10 @@ fd_slope fd_projection_slope(const fd_projection *p) {
     return fd_projection_slope_beyond(p, SHOWN);
 }
 
+bool fd_slope_is_near(const fd_slope *slope) {
+    return fabs(slope->value - 1) <= ASIDE + slope->error;
+}
+
 double fd_projection_gain(const fd_projection *p) {
     return p->rr > 0 ? (2 * p->rd - p->dd) / p->rr : 0;
 }

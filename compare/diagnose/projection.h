@@ -39,6 +39,10 @@ void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int
 fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown);
 fd_slope fd_projection_slope(const fd_projection *p); /* ten */
 
+/* Within a twentieth and one standard error of 1, as a bug has to be that is shown in one node alone: many are tried at many nodes,
+ * and another bug may go in nearly the same direction. */
+bool fd_slope_is_near(const fd_slope *slope);
+
 /* Of the squares that the op as it should be leaves in those rows, what the bug takes away: 1 all, 0 or less none. */
 double fd_projection_gain(const fd_projection *p);
 

@@ -24,6 +24,12 @@ bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
     return fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
 }
 
+/* Bytes of a weight that are read otherwise: F16 read as BF16 is as good as zero, and a branch of zeros as one that is not added. */
+static bool is_of_bytes(const fd_explain_fit *fit) {
+    return fit->hypothesis.guess == FD_GUESS_FAULT &&
+           strcmp(fd_fault_at(fit->hypothesis.fault)->family, "dequantise") == 0;
+}
+
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
     bool a_fits = a->z <= 1.0, b_fits = b->z <= 1.0;
     bool a_row = a->hypothesis.guess == FD_GUESS_FAULT, b_row = b->hypothesis.guess == FD_GUESS_FAULT;
@@ -31,7 +37,8 @@ static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
     if (a_fits && b_fits && a_row != b_row) return a_row; /* a bug that engines are known to have says more */
     if (a->z != b->z) return a->z < b->z;
     if (a->n_beyond != b->n_beyond) return a->n_beyond < b->n_beyond;
-    return a->ulp < b->ulp;
+    if (a->ulp != b->ulp) return a->ulp < b->ulp;
+    return is_of_bytes(b) && !is_of_bytes(a);
 }
 
 void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {

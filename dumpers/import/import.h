@@ -41,6 +41,7 @@ typedef struct fd_import_weight {
 typedef struct fd_import_step {
     int32_t pos0, n_pos;
     fd_step_kind kind;
+    bool recorded; /* it has tensors */
 } fd_import_step;
 
 typedef struct fd_import_plan {
@@ -50,7 +51,7 @@ typedef struct fd_import_plan {
     fd_name_map_values values;
     int32_t *tokens; /* [n_token] */
     int32_t n_token;
-    fd_import_step *steps; /* [n_step] */
+    fd_import_step *steps; /* [n_step]; of 0 positions: a number that no step has */
     int32_t n_step;
     bool guessed_steps;       /* nothing says how many tokens each has: a prefill and single tokens */
     fd_import_match *matches; /* by node, then step: the ones that are written */

@@ -25,8 +25,8 @@ fd_code fd_plan_weights(fd_planner *p);
 bool fd_plan_is_allowed(const fd_planner *p, const char *name);
 /* Tokens, and the positions of every step. */
 fd_code fd_plan_steps(fd_planner *p);
-/* Tokens of each step [n_step], as most arrays' shapes say; 0: they do not. FD_ERR_MEMORY. */
-fd_code fd_plan_sizes(const fd_planner *p, int32_t *sizes, fd_error *err);
+/* Tokens of each step [n_step], as most arrays' shapes say; -1: they do not. n_recorded of the steps have tensors. FD_ERR_MEMORY. */
+fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, fd_error *err);
 /* Where the axis of the rule's axis= lies; negative when the array has too few. */
 int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *shape);
 

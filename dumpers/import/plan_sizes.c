@@ -33,41 +33,49 @@ static void vote(votes *v, const int32_t *sizes, int32_t n_step) {
     v->n_of[at]++;
 }
 
-/* One name's arrays, one a step. */
-static void vote_by_axes(const fd_source_tensor *const *arrays, int32_t n_step, int32_t n_token, int32_t *sizes,
+/* One name's arrays, one for each of the `n` steps that were recorded. The others were single tokens, if the tokens that are left
+ * are as many as these steps, or there were none: an engine counts on while it does other things. */
+static void vote_by_axes(const fd_source_tensor *const *arrays, int32_t n, const fd_import_plan *plan, int32_t *sizes,
                          votes *v) {
     for (int axis = 0; axis < arrays[0]->rank; axis++) {
         int64_t sum = 0;
         bool fits = true;
-        for (int32_t s = 0; s < n_step && fits; s++) {
-            int64_t size = arrays[s]->rank == arrays[0]->rank ? arrays[s]->shape[axis] : 0;
-            fits = arrays[s]->step == s && size >= 1 && size <= n_token - sum;
-            sizes[s] = (int32_t)size;
+        for (int32_t i = 0; i < n && fits; i++) {
+            int64_t size = arrays[i]->rank == arrays[0]->rank ? arrays[i]->shape[axis] : 0;
+            fits = size >= 1 && size <= plan->n_token - sum && (i == 0 || arrays[i]->step > arrays[i - 1]->step);
             sum += size;
         }
-        if (fits && sum == n_token) vote(v, sizes, n_step);
+        const int64_t left = plan->n_token - sum;
+        if (!fits || (left != 0 && left != plan->n_step - n)) continue;
+        for (int32_t s = 0; s < plan->n_step; s++) sizes[s] = left > 0;
+        for (int32_t i = 0; i < n; i++) sizes[arrays[i]->step] = (int32_t)arrays[i]->shape[axis];
+        vote(v, sizes, plan->n_step);
     }
 }
 
-fd_code fd_plan_sizes(const fd_planner *p, int32_t *sizes, fd_error *err) {
+fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, fd_error *err) {
     const fd_source *source = p->plan->source;
     size_t n = fd_source_count(source), n_step = (size_t)p->plan->n_step;
     const fd_source_tensor **order = malloc(sizeof *order * (n + 1));
     votes v = {.sizes = malloc(sizeof *v.sizes * (MOST_VOTES + 1) * n_step),
                .n_of = calloc(MOST_VOTES + 1, sizeof *v.n_of)};
-    memset(sizes, 0, sizeof *sizes * n_step);
     bool room = order && v.sizes && v.n_of;
     for (size_t i = 0; i < n && room; i++) order[i] = fd_source_at(source, i);
     if (room) qsort(order, n, sizeof *order, by_name_and_step);
+    int32_t n_name = 0;
     for (size_t i = 0, end; i < n && room; i = end) {
         for (end = i + 1; end < n && same_name(order[end], order[i]);) end++;
-        if (end - i == n_step) vote_by_axes(order + i, p->plan->n_step, p->plan->n_token, sizes, &v);
+        if (end - i != (size_t)n_recorded) continue;
+        n_name++;
+        vote_by_axes(order + i, n_recorded, p->plan, sizes, &v);
     }
     int32_t best = 0;
     for (int32_t k = 1; k < v.n; k++)
         if (v.n_of[k] > v.n_of[best]) best = k;
-    memset(sizes, 0, sizeof *sizes * n_step);
-    if (room && v.n > 0) memcpy(sizes, v.sizes + (size_t)best * n_step, sizeof *sizes * n_step);
+    for (size_t s = 0; s < n_step; s++) sizes[s] = -1;
+    /* heads may add up by chance: where steps are missing, most names have to say it */
+    const bool agreed = v.n > 0 && (n_recorded == p->plan->n_step || 2 * v.n_of[best] > n_name);
+    if (room && agreed) memcpy(sizes, v.sizes + (size_t)best * n_step, sizeof *sizes * n_step);
     free(v.n_of);
     free(v.sizes);
     free(order);

@@ -111,9 +111,32 @@ static int by_order(const void *a, const void *b) {
     return names ? names : (x->occurrence > y->occurrence) - (x->occurrence < y->occurrence);
 }
 
-/* Sorts, numbers the steps without gaps and counts repeated names. */
+/* In no step, where the others are counted from 1. */
+static bool outside_steps(const fd_source_tensor *t) {
+    return t->step == 0 && (fd_source_is_tokens(t) || fd_source_is_weight(t->name));
+}
+
+enum { MOST_OWN_STEPS = 1 << 16 }; /* above it stand counters that are no run's, and decode's numbers */
+
+/* Numbers the steps from 0 on: as they are numbered, from 0 or 1, where `own`; else without gaps. */
+static void number_steps(fd_source *source, bool own) {
+    fd_source_tensor *t = source->tensors;
+    int32_t said = -1, at = 0;
+    for (size_t i = 0; i < source->n; i++) {
+        const int32_t number = t[i].step;
+        if (number != said && !outside_steps(&t[i])) {
+            at = own && (said >= 0 || number > 1) ? at + number - (said < 0 ? 0 : said) : said < 0 ? 0 : at + 1;
+            said = number;
+        }
+        t[i].step = at;
+    }
+    source->n_step = at + 1;
+}
+
+/* Sorts, numbers the steps and counts repeated names. */
 static fd_code put_in_order(fd_source *source, fd_error *err) {
     fd_source_tensor *t = source->tensors;
+    bool own = true; /* an engine's counter of forward calls counts others' too, and decode's are counted anew */
     if (source->n) qsort(t, source->n, sizeof *t, by_order);
     for (size_t i = 0; i < source->n;) {
         size_t end = i + 1;
@@ -123,22 +146,12 @@ static fd_code put_in_order(fd_source *source, fd_error *err) {
                                source->path, t[i].name, t[i].step, t[i].name);
             end++;
         }
+        own &= t[end - 1].occurrence < FD_SOURCE_BY_INDEX && t[i].step < MOST_OWN_STEPS;
         for (size_t k = i; k < end && t[end - 1].occurrence >= FD_SOURCE_BY_INDEX; k++)
             t[k].occurrence = (int32_t)(k - i + 1);
         for (; i < end; i++) t[i].n_same = t[end - 1].occurrence;
     }
-    if (source->trace) return FD_OK;
-    int32_t said = -1;
-    for (size_t i = 0; i < source->n; i++) {
-        /* in no step, where the others are counted from 1 */
-        bool outside = t[i].step == 0 && (fd_source_is_tokens(&t[i]) || fd_source_is_weight(t[i].name));
-        if (t[i].step != said && !outside) {
-            source->n_step++;
-            said = t[i].step;
-        }
-        t[i].step = source->n_step > 0 ? source->n_step - 1 : 0;
-    }
-    if (source->n_step == 0) source->n_step = 1;
+    if (!source->trace) number_steps(source, own);
     return FD_OK;
 }
 

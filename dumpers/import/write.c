@@ -69,13 +69,21 @@ static int32_t last_rows_of(const fd_import_plan *plan, const target *t, const i
     return of_whole <= of_part ? of_part : 0;
 }
 
+/* Do rows of the match follow those that end at `end`, with steps between at most of which nothing was recorded? */
+static bool follows(const fd_import_plan *plan, int32_t end, const fd_import_match *match, int32_t first) {
+    int32_t s = match->step;
+    while (first > end && s > 0 && first == plan->steps[s].pos0 && !plan->steps[s - 1].recorded)
+        first = plan->steps[--s].pos0;
+    return first == end;
+}
+
 /* Rows of the steps follow one another, or are the last ones of each. Where others are missing, those before the gap are left out, and
  * compare says that they are missing. */
 static void place(const fd_import_plan *plan, target *t, const int32_t *first, const int32_t *n) {
     const fd_trace *trace = fd_source_trace(plan->source);
     int32_t from = 0;
     for (int32_t i = 1; i < (int32_t)t->n; i++)
-        if (first[i] != first[i - 1] + n[i - 1]) from = i;
+        if (!follows(plan, first[i - 1] + n[i - 1], &t->matches[i], first[i])) from = i;
     if (from > 0) t->last_rows = last_rows_of(plan, t, n);
     if (trace)
         t->last_rows =
@@ -255,11 +263,14 @@ static fd_code write_tensors(const fd_import_plan *plan, hid_t file, fd_error *e
 static bool put_steps(const fd_import_plan *plan, hid_t file) {
     fd_step_row *rows = calloc((size_t)plan->n_step + 1, sizeof *rows);
     if (!rows) return false;
+    int32_t n = 0;
     for (int32_t s = 0; s < plan->n_step; s++)
-        rows[s] = (fd_step_row){plan->steps[s].pos0, plan->steps[s].n_pos, (int32_t)plan->steps[s].kind, FD_TRACE_FULL};
+        if (plan->steps[s].n_pos > 0)
+            rows[n++] = (fd_step_row){plan->steps[s].pos0, plan->steps[s].n_pos, (int32_t)plan->steps[s].kind,
+                                      plan->steps[s].recorded ? FD_TRACE_FULL : FD_TRACE_FINGERPRINT};
     hid_t memory = fd_h5_type_make(&fd_step_row_type), packed = H5Tcopy(memory);
     H5Tpack(packed);
-    bool ok = fd_trace_put_list(file, "steps", packed, memory, plan->n_step, rows, false);
+    bool ok = fd_trace_put_list(file, "steps", packed, memory, n, rows, false);
     fd_h5_release(packed);
     fd_h5_release(memory);
     free(rows);

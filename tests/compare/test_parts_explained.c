@@ -8,6 +8,7 @@
 #include "faults/tiles.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
 
 static void elements_5_to_7_of_another_weight(const fd_op_args *args) {
     const int64_t width = fd_node_width(args->node), n_in = args->weight[0]->n_col;
@@ -212,4 +213,55 @@ Test(parts, rows_of_a_weight_what_a_weight_multiplies_and_heads_of_a_rank_are_na
                      "f32", true);
     close_model(&b[0]);
     close_model(&b[1]);
+}
+
+/* ---- blocks decoded otherwise, in an engine that multiplies them by int8 blocks ---- */
+
+/* A row of blocks of Q8_0, each with the scale of the first of four neighbours. */
+static void by_one_scale_of_four(const fd_weight *w, int64_t row, float *to) {
+    enum { BYTES = 34 };
+    const uint8_t *line = (const uint8_t *)w->data + row * (w->n_col / 32) * BYTES;
+    for (int64_t i = 0; i < w->n_col; i++) {
+        uint16_t scale;
+        memcpy(&scale, line + i / 32 / 4 * 4 * BYTES, sizeof scale);
+        to[i] = fd_f16_to_f32(scale) * (float)(int8_t)line[i / 32 * BYTES + 2 + i % 32];
+    }
+}
+static void one_scale_of_four(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    const int64_t n = w->n_col;
+    float line[1024];
+    char blocks[2048];
+    cr_assert_leq(n, 1024);
+    for (int32_t row = 0; row < args->n_pos; row++) {
+        float x[1024];
+        if (args->node->op == FD_OP_EMBED) {
+            by_one_scale_of_four(w, args->tokens[row], (float *)args->out + row * n);
+            continue;
+        }
+        fd_quantize_row(FD_Q8_0, (const float *)args->in[0] + row * n, blocks, n);
+        fd_dequantize_row(FD_Q8_0, blocks, x, n);
+        for (int64_t i = 0; i < w->n_row; i++) {
+            double sum = 0;
+            by_one_scale_of_four(w, i, line);
+            for (int64_t k = 0; k < n; k++) sum += (double)x[k] * (double)line[k];
+            ((float *)args->out)[row * w->n_row + i] = (float)sum;
+        }
+    }
+}
+
+Test(parts_explained, blocks_decoded_otherwise_are_named_beside_rows_of_int8_blocks_and_in_the_embeddings) {
+    bench b = open_bench(models[0], (recording){0}); /* of Q8_0 */
+    static const char *const recorded[] = {NULL, "*l_out,logits"};
+    for (int i = 0; i < 3; i++) {
+        fd_graph *faulty = spoiled(&b, i < 2 ? "blk.1.ffn_gate" : "token_embd", one_scale_of_four);
+        fd_verdict v =
+            judged(&b, faulty, (recording){.emulated = "q8", .numerics = "ggml-cpu-f32kv", .tensors = recorded[i % 2]});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect(e->named && strcmp(e->remaining[0].name, "one_scale_for_four") == 0, "%d: %s: %s", i,
+                  v.divergence.node, e->named ? e->remaining[0].summary : unnamed_of(e));
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
 }

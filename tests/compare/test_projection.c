@@ -54,6 +54,17 @@ Test(projection, a_slope_of_1_far_from_0_is_the_bug) {
     }
 }
 
+Test(projection, in_one_node_alone_a_slope_is_nearer_to_1) {
+    static const struct {
+        double value, error;
+        bool near;
+    } slopes[] = {{1, 0.01, true},      {1.19, 0.15, true}, {1.19, 0.075, false},
+                  {0.81, 0.075, false}, {NAN, 0.1, false},  {1, NAN, false}};
+    for (size_t i = 0; i < sizeof slopes / sizeof *slopes; i++)
+        cr_expect_eq(fd_slope_is_near(&(fd_slope){slopes[i].value, slopes[i].error, true}), slopes[i].near, "%g ± %g",
+                     slopes[i].value, slopes[i].error);
+}
+
 Test(projection, a_bug_within_the_bounds_is_found_and_named) {
     static const char *const classes[] = {"hf-bf16"};
     bench b = open_bench(models[0], (recording){0});

@@ -106,3 +106,18 @@ Test(refuted_names, a_mask_that_lacks_in_a_later_chunk_is_that_and_no_factor_of_
     forget(&b);
     close_model(&b);
 }
+
+/* ---- a layer that does nothing ---- */
+
+Test(refuted_names, branches_that_are_not_added_are_said_as_that_and_not_as_matrices_read_as_zeros) {
+    bench b = open_bench(models[1], (recording){0}); /* of F16 matrices */
+    fd_verdict v =
+        judged(&b, faulted(&b, "branch_missing@1"), (recording){.emulated = "f32", .tensors = "*l_out,logits"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_str_eq(v.divergence.node, "blk.1.l_out");
+    cr_expect(e->named && strcmp(e->remaining[0].name, "branch_missing") == 0, "%s",
+              e->named ? e->remaining[0].summary : unnamed_of(e));
+    fd_verdict_free(&v);
+    forget(&b);
+    close_model(&b);
+}

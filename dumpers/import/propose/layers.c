@@ -139,8 +139,27 @@ static void refuse_outside(const fd_proposer *p, fd_proposed *item) {
     item->best[0].node = -1;
 }
 
+/* The later of two layers' names that have one node's values, the earlier being that layer's: what a layer that does nothing leaves.
+ * The name says more of the later than its values do. */
+static bool repeats(const fd_proposer *p, const fd_proposed *item) {
+    for (int number = 0; number < 4; number++)
+        for (size_t i = 0; i < p->n; i++) {
+            const fd_proposed *other = &p->items[i];
+            fd_name_map_capture own;
+            if (other == item || !is_clear(p, other) || other->best[0].node != item->best[0].node) continue;
+            const fd_proposed_rule rule = fd_propose_rule(p, other, number);
+            if (fd_propose_has_layer(&rule) && is_of_group(p, item, other, &rule, &own) &&
+                own.layer > fd_trace_node_at(p->ref, item->best[0].node)->layer)
+                return true;
+        }
+    return false;
+}
+
 void fd_propose_compare_layers(fd_proposer *p) {
     for (size_t i = 0; i < p->n; i++) refuse_outside(p, &p->items[i]);
+    for (size_t i = p->n; i-- > 0;)
+        if (is_clear(p, &p->items[i]) && repeats(p, &p->items[i]))
+            p->items[i].clear = false, p->items[i].differs = true;
     for (int pass = 0; pass < 2; pass++) /* what most layers say, then what is left without most */
         for (size_t i = 0; i < p->n; i++)
             for (int number = 0; number < 4; number++) {

@@ -252,6 +252,17 @@ static double agreement_of(const fd_proposed *item) {
     return item->clear && more > 0 ? more * more : 0;
 }
 
+/* Is every node as near as that, up to where the next would be clear, another name, and the nearest none? The name is then that one. */
+static bool left_over(const fd_proposer *p, const fd_proposed *item) {
+    if (item->written || item->clear || !item->matched || item->slice[0]) return false;
+    if (fd_propose_is_named(p, item->best[0].node, item)) return false;
+    for (int i = 1; i < FD_PROPOSE_KEEP; i++) {
+        if (item->best[i].node < 0 || item->best[i].away >= FD_PROPOSE_CLEAR * item->best[0].away + 1e-11) return true;
+        if (!fd_propose_is_named(p, item->best[i].node, item)) return false;
+    }
+    return false; /* there may be others */
+}
+
 void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
     fprintf(p->out, "# Proposed for %s. Each line: confidence, cosine with the node's values, the next best node.\n",
             fd_source_path(p->source));
@@ -260,6 +271,8 @@ void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
     for (size_t i = 0; i < p->n; i++) p->total->agreement += agreement_of(&p->items[i]);
     for (size_t i = 0; i < p->n; i++)
         if (p->items[i].clear && !p->items[i].written) write_sure(p, &p->items[i]);
+    for (size_t i = 0; i < p->n; i++)
+        if (left_over(p, &p->items[i])) write_sure(p, &p->items[i]);
     write_rest(p, options);
     write_missing(p);
 }
