@@ -109,16 +109,28 @@ void fd_queue_drain(fd_queue *q) {
 
 /* ---- life ---- */
 
+/* Pages of its own, of which the kernel makes those that are used: a malloc that fills what it returns (MALLOC_PERTURB_) would
+ * touch all of them. NULL: out of memory. */
+static char *map_ring(size_t bytes) {
+    const size_t more = bytes >= LARGE_PAGE ? LARGE_PAGE : 0; /* so that it begins with a large page */
+    char *all = mmap(NULL, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED || !more) return all == MAP_FAILED ? NULL : all;
+    const size_t before = -(uintptr_t)all % LARGE_PAGE;
+    if (before > 0) munmap(all, before);
+    if (before < more) munmap(all + before + bytes, more - before);
+    /* a fault for each page of 4 KiB would cost the caller more than the copy; refused: small pages */
+    (void)madvise(all + before, bytes, MADV_HUGEPAGE);
+    return all + before;
+}
+
 bool fd_queue_start(fd_queue *q, const fd_queue_options *options, const fd_queue_work *work) {
     const size_t align = _Alignof(fd_queue_item);
     *q = (fd_queue){.call = *work, .options = *options};
     if (q->options.n_helper > FD_QUEUE_MAX_HELPERS) q->options.n_helper = FD_QUEUE_MAX_HELPERS;
     q->capacity = (options->memory < LEAST_MEMORY ? LEAST_MEMORY : options->memory) / align * align;
     if (q->capacity > LARGE_PAGE) q->capacity = q->capacity / LARGE_PAGE * LARGE_PAGE;
-    q->ring = aligned_alloc(q->capacity < LARGE_PAGE ? align : LARGE_PAGE, q->capacity);
+    q->ring = map_ring(q->capacity);
     if (!q->ring) return false;
-    /* a fault for each page of 4 KiB would cost the caller more than the copy; refused: small pages */
-    if (q->capacity >= LARGE_PAGE) (void)madvise(q->ring, q->capacity, MADV_HUGEPAGE);
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_t *const conditions[] = {&q->work, &q->items, &q->prepared, &q->room, &q->tasks_done};
     for (size_t i = 0; i < sizeof conditions / sizeof *conditions; i++) pthread_cond_init(conditions[i], NULL);
@@ -142,6 +154,6 @@ void fd_queue_stop(fd_queue *q) {
     pthread_cond_t *const conditions[] = {&q->work, &q->items, &q->prepared, &q->room, &q->tasks_done};
     for (size_t i = 0; i < sizeof conditions / sizeof *conditions; i++) pthread_cond_destroy(conditions[i]);
     pthread_mutex_destroy(&q->lock);
-    free(q->ring);
+    munmap(q->ring, q->capacity);
     q->ring = NULL;
 }

@@ -244,6 +244,16 @@ Test(quant, block_sizes_are_the_tables) {
                   info->name);
         cr_expect(fd_can_dequantize(cases[i].dtype));
     }
+    for (uint32_t id = 0; id < FD_DTYPE_LIMIT; id++) { /* powers of two: fd_dtype_row_bytes */
+        const fd_dtype_info *info = fd_dtype_get(id);
+        if (!info) continue;
+        const int64_t block = info->block_elements, most = INT64_MAX / info->block_bytes;
+        cr_expect(block > 0 && (block & (block - 1)) == 0, "%s", info->name);
+        cr_expect(fd_dtype_row_bytes(id, 3 * block) == 3 * info->block_bytes, "%s", info->name);
+        cr_expect(block == 1 || fd_dtype_row_bytes(id, 3 * block + 1) == -1, "%s", info->name);
+        cr_expect(most > INT64_MAX / block - 1 || fd_dtype_row_bytes(id, (most + 1) * block) == -1, "%s", info->name);
+        cr_expect(fd_dtype_row_bytes(id, -block) == -1, "%s", info->name);
+    }
     cr_expect_not(fd_can_dequantize(FD_Q8_K) || fd_can_dequantize(5) || fd_can_dequantize(UINT32_MAX));
     cr_expect_not(fd_can_quantize(FD_Q4_K) || fd_can_quantize(FD_Q6_K) || fd_can_quantize(UINT32_MAX));
 }

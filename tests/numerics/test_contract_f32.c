@@ -32,18 +32,19 @@ typedef struct worst {
 } worst;
 
 /* Spacing of binary32 at |reference|, by its exponent field. */
-static double ulp_of(double reference) {
+static inline double ulp_of(double reference) {
     int64_t exponent = (int64_t)(fd_bits64(reference) >> 52 & 0x7ff) - 1023;
     return fd_from_bits64((uint64_t)((exponent < -126 ? -126 : exponent) - 23 + 1023) << 52);
 }
 
-/* Error of y in ulp; a NaN, an infinity or a finite value where the reference has none counts as infinitely wrong. */
-static double error_ulp(float y, double reference) {
-    if (isnan(reference)) return isnan(y) ? 0.0 : INFINITY;
+/* Error of y in ulp; a NaN, an infinity or a finite value where the reference has none counts as infinitely wrong. Choices of
+ * values alone, so that a loop of them is vectorised. */
+static inline double error_ulp(float y, double reference) {
     float rounded = (float)reference;
-    if (isinf(rounded) || isinf(y)) return y == rounded ? 0.0 : INFINITY;
     double error = fabs((double)y - reference) / ulp_of(reference);
-    return error >= 0.0 ? error : INFINITY;
+    double finite = error >= 0.0 ? error : INFINITY, limit = y == rounded ? 0.0 : INFINITY;
+    double known = isinf(rounded) || isinf(y) ? limit : finite, unknown = isnan(y) ? 0.0 : INFINITY;
+    return isnan(reference) ? unknown : known;
 }
 
 enum { CHUNK = 1 << 14 };
@@ -110,29 +111,51 @@ FD_FOR_EACH_CPU static bool is_one_value(const float *y, int n) {
     return n_other == 0;
 }
 
+static inline double allowed_error(float x, float y, double reference, slack allowed) {
+    bool small = (double)x < allowed.x && fabs((double)y - reference) <= allowed.size;
+    double error = error_ulp(y, reference);
+    return small ? 0.0 : error;
+}
+
+FD_FOR_EACH_CPU static double largest_error(const float *x, const float *y, const double *reference, int n,
+                                            slack allowed) {
+    double most = 0.0;
+#pragma omp simd reduction(max : most)
+    for (int i = 0; i < n; i++) {
+        double e = allowed_error(x[i], y[i], reference[i], allowed);
+        most = e > most ? e : most;
+    }
+    return most;
+}
+
 static worst scan(function_f32 f, double (*reference)(double), bool rises, uint64_t stride, slack allowed) {
     worst all = {0.0, 0};
 #pragma omp parallel
     {
         worst mine = {0.0, 0};
         float *x = malloc(sizeof *x * CHUNK), *y = malloc(sizeof *y * CHUNK);
+        double *r = malloc(sizeof *r * CHUNK);
 #pragma omp for schedule(dynamic, 16)
         for (uint64_t start = 0; start < (1ull << 32); start += CHUNK * stride) {
             const uint64_t left = ((1ull << 32) - start + stride - 1) / stride;
-            const int n = left < CHUNK ? (int)left : CHUNK;
+            int n = left < CHUNK ? (int)left : CHUNK;
             for (int i = 0; i < n; i++) x[i] = fd_from_bits32((uint32_t)start + (uint32_t)i * (uint32_t)stride);
             f(x, y, n);
-            const int step = rises && n > 1 && is_one_value(y, n) ? n - 1 : 1;
-            for (int i = 0; i < n; i += step) {
-                double r = reference((double)x[i]), e = error_ulp(y[i], r);
-                if ((double)x[i] < allowed.x && fabs((double)y[i] - r) <= allowed.size) e = 0.0;
-                if (!(e <= mine.ulp)) mine = (worst){e, fd_bits32(x[i])};
+            if (rises && n > 2 && is_one_value(y, n)) {
+                x[1] = x[n - 1];
+                n = 2;
             }
+            for (int i = 0; i < n; i++) r[i] = reference((double)x[i]);
+            double most = largest_error(x, y, r, n, allowed);
+            if (!(most <= mine.ulp))
+                for (int i = 0; i < n; i++)
+                    if (allowed_error(x[i], y[i], r[i], allowed) == most) mine = (worst){most, fd_bits32(x[i])};
         }
 #pragma omp critical
         if (!(mine.ulp <= all.ulp)) all = mine;
         free(x);
         free(y);
+        free(r);
     }
     return all;
 }

@@ -9,7 +9,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from scoring import PROFILES, Case, Row, first_that_differs, nodes_of, outcome, rules_of, tables  # noqa: E402
+from scoring import Case  # noqa: E402
+from scoring_counts import Row, outcome, tables  # noqa: E402
+from scoring_model import PROFILES  # noqa: E402
+from scoring_traces import first_that_differs, nodes_of, rules_of  # noqa: E402
 
 BUG = Case("eps-outside", 0, "sound.0", ("eps_outside_root",), "f32", None)
 
