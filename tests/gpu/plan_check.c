@@ -13,6 +13,7 @@
 #include "engine/edges.h"
 #include "engine/recurrent.h"
 #include "kernels/int8/q8.h"
+#include "tests/gpu/plan_simulation.h"
 
 static int n_failed;
 
@@ -20,78 +21,6 @@ static void expect(bool holds, const char *path, const char *what) {
     if (holds) return;
     printf("FAIL %s: %s\n", path, what);
     n_failed++;
-}
-
-/* Whose tensor a slot holds now, by type; a cache holds what was written to it. */
-typedef struct holdings {
-    const fd_plan *plan;
-    int32_t *node[FD_RESULT_COUNT];
-} holdings;
-
-static bool is_there(const holdings *h, fd_edge edge) {
-    int32_t slot = h->plan->slot_of[edge.type][edge.node];
-    return h->plan->graph->nodes[edge.node].op == FD_OP_KV_WRITE ||
-           (slot >= 0 && h->node[edge.type][slot] == edge.node);
-}
-
-/* Whether the item writes over what it reads; a product by cuBLAS that is added in place is meant to. */
-static bool spoils(const fd_plan *plan, const fd_item *item, fd_edge read) {
-    int32_t slot = plan->slot_of[read.type][read.node];
-    for (int w = 0; w < item->n_write; w++)
-        if (slot >= 0 && item->writes[w].type == read.type && plan->slot_of[read.type][item->writes[w].node] == slot &&
-            item->kernel != FD_KERNEL_GEMM_ADD_F16)
-            return true;
-    return false;
-}
-
-/* Runs the plan with node ids in place of tensors: every node is computed once, from tensors that are there. A norm
- * that products do for themselves is computed by each. */
-static bool simulate(const fd_plan *plan) {
-    size_t n = (size_t)plan->graph->n_node;
-    holdings h = {.plan = plan};
-    bool good = true;
-    int32_t n_computed = 0;
-    char *computed = calloc(n, 1);
-    if (!computed) exit(1);
-    for (int t = 0; t < FD_RESULT_COUNT; t++) {
-        h.node[t] = malloc(sizeof **h.node * n);
-        if (!h.node[t]) exit(1);
-        memset(h.node[t], -1, sizeof **h.node * n);
-    }
-    for (int32_t i = 0; i < plan->n_item && good; i++) {
-        const fd_item *item = &plan->items[i];
-        for (int k = 0; k < item->n_read; k++)
-            good = good && is_there(&h, item->reads[k]) && !spoils(plan, item, item->reads[k]);
-        for (int k = 0; k < item->n_member; k++) {
-            bool again =
-                computed[item->members[k]] && !(item->kernel == FD_KERNEL_MATVEC && item->members[k] == item->norm);
-            good = good && !again;
-            n_computed += !computed[item->members[k]];
-            computed[item->members[k]] = 1;
-        }
-        for (int w = 0; w < item->n_write; w++) {
-            fd_result type = item->writes[w].type;
-            int32_t slot = plan->slot_of[type][item->writes[w].node];
-            if (slot >= 0) h.node[type][slot] = item->writes[w].node;
-        }
-    }
-    good = good && n_computed == plan->graph->n_node && is_there(&h, (fd_edge){plan->graph->n_node - 1, FD_REAL});
-    for (int t = 0; t < FD_RESULT_COUNT; t++) free(h.node[t]);
-    free(computed);
-    return good;
-}
-
-static int count(const fd_plan *plan, fd_kernel kernel) {
-    int n = 0;
-    for (int32_t i = 0; i < plan->n_item; i++) n += plan->items[i].kernel == kernel;
-    return n;
-}
-
-static fd_plan plan_of(const fd_graph *graph, fd_plan_kind kind) {
-    fd_error err = {0};
-    fd_plan plan;
-    must(fd_plan_make(graph, kind, &plan, &err), &err);
-    return plan;
 }
 
 /* Whether every kind of pass finds its inputs. */
@@ -107,8 +36,8 @@ static void check_slots(const fd_graph *graph, const char *path) {
         [FD_PLAN_FAST_BATCH] = "fast, rows of several sequences: an input is gone when it is read",
     };
     for (int kind = 0; kind < FD_PLAN_KIND_COUNT; kind++) {
-        fd_plan plan = plan_of(graph, (fd_plan_kind)kind);
-        expect(simulate(&plan), path, names[kind]);
+        fd_plan plan = plan_made(graph, (fd_plan_kind)kind);
+        expect(plan_simulate(&plan), path, names[kind]);
         fd_plan_free(&plan);
     }
 }
@@ -121,15 +50,15 @@ static void check_fast(const fd_graph *graph, const char *path) {
     fd_error err = {0};
     fd_graph *changed;
     int32_t n_layer = graph->hparams.n_layer;
-    fd_plan many = plan_of(graph, FD_PLAN_FAST_ROWS), one = plan_of(graph, FD_PLAN_FAST_NODES);
-    fd_plan step = plan_of(graph, FD_PLAN_FAST_STEP);
-    expect(step.n_item == 2 + 5 * n_layer && count(&step, FD_KERNEL_ATTN_DECODE_F16) == n_layer, path,
+    fd_plan many = plan_made(graph, FD_PLAN_FAST_ROWS), one = plan_made(graph, FD_PLAN_FAST_NODES);
+    fd_plan step = plan_made(graph, FD_PLAN_FAST_STEP);
+    expect(step.n_item == 2 + 5 * n_layer && plan_count(&step, FD_KERNEL_ATTN_DECODE_F16) == n_layer, path,
            "fast step: five items a layer, embedding and logits");
-    expect(count(&many, FD_KERNEL_ATTENTION_F16) == n_layer, path, "fast: one attention a layer");
-    expect(count(&many, FD_KERNEL_GEMM_F16) == 5 * n_layer, path, "fast: five products a layer");
-    expect(count(&many, FD_KERNEL_GEMM_ADD_F16) == 2 * n_layer, path, "fast: two more onto the residual");
-    expect(count(&many, FD_KERNEL_ROPE_KV_WRITE) == n_layer, path, "fast: RoPE and cache writes together");
-    expect(count(&one, FD_KERNEL_GEMM_F16) == 0, path, "fast, one row: no product by cuBLAS");
+    expect(plan_count(&many, FD_KERNEL_ATTENTION_F16) == n_layer, path, "fast: one attention a layer");
+    expect(plan_count(&many, FD_KERNEL_GEMM_F16) == 5 * n_layer, path, "fast: five products a layer");
+    expect(plan_count(&many, FD_KERNEL_GEMM_ADD_F16) == 2 * n_layer, path, "fast: two more onto the residual");
+    expect(plan_count(&many, FD_KERNEL_ROPE_KV_WRITE) == n_layer, path, "fast: RoPE and cache writes together");
+    expect(plan_count(&one, FD_KERNEL_GEMM_F16) == 0, path, "fast, one row: no product by cuBLAS");
 
     must(fd_graph_clone(graph, &changed, &err), &err);
     changed->nodes[fd_graph_find(graph, "blk.0.attn_scores")].override = nothing;
@@ -140,10 +69,10 @@ static void check_fast(const fd_graph *graph, const char *path) {
     int32_t *half_of = many.slot_of[FD_HALF], *real_of = many.slot_of[FD_REAL];
     int32_t act = fd_graph_find(graph, "blk.0.ffn_act"), half = half_of[act];
     half_of[act] = -1;
-    expect(!simulate(&many), path, "a tensor that is not there in binary16 is found");
+    expect(!plan_simulate(&many), path, "a tensor that is not there in binary16 is found");
     half_of[act] = half;
     real_of[fd_graph_find(graph, "blk.0.attn_q")] = real_of[fd_graph_find(graph, "token_embd")];
-    expect(!simulate(&many), path, "a residual that is written over is found");
+    expect(!plan_simulate(&many), path, "a residual that is written over is found");
     fd_plan_free(&many);
     fd_plan_free(&one);
     fd_plan_free(&step);
@@ -153,7 +82,7 @@ static void check_fast(const fd_graph *graph, const char *path) {
  * the logits', whose rows a traced prompt shows, nor of floats. */
 static void check_int8(const fd_graph *graph, const char *path) {
     fd_launch_context ctx = {.n_sm = 132};
-    fd_plan step = plan_of(graph, FD_PLAN_FAST_STEP);
+    fd_plan step = plan_made(graph, FD_PLAN_FAST_STEP);
     for (int where = FD_INT8_WHERE_FASTER; where <= FD_INT8_ALWAYS; where++) {
         bool *int8 = calloc((size_t)graph->n_node, sizeof *int8), good = true;
         if (!int8) exit(1);
@@ -185,7 +114,7 @@ static int n_mixed(const fd_plan *plan, const bool *int8) {
 
 /* Products of one launch stay chosen together, in a token's plan and in that of several sequences. */
 static void check_agree(const fd_graph *graph, const char *path) {
-    fd_plan step = plan_of(graph, FD_PLAN_FAST_STEP), batch = plan_of(graph, FD_PLAN_FAST_BATCH);
+    fd_plan step = plan_made(graph, FD_PLAN_FAST_STEP), batch = plan_made(graph, FD_PLAN_FAST_BATCH);
     const fd_plan *both[] = {&step, &batch};
     bool *int8 = calloc((size_t)graph->n_node, sizeof *int8), several = false;
     if (!int8) exit(1);
@@ -218,22 +147,23 @@ static void check_int8_shapes(void) {
 
 static void check_plain(const fd_graph *graph, const char *path) {
     int32_t n_layer = graph->hparams.n_layer;
-    fd_plan single = plan_of(graph, FD_PLAN_NODES), fused = plan_of(graph, FD_PLAN_STEP);
-    fd_plan prompt = plan_of(graph, FD_PLAN_ROWS), rows = plan_of(graph, FD_PLAN_BATCH);
+    fd_plan single = plan_made(graph, FD_PLAN_NODES), fused = plan_made(graph, FD_PLAN_STEP);
+    fd_plan prompt = plan_made(graph, FD_PLAN_ROWS), rows = plan_made(graph, FD_PLAN_BATCH);
     expect(single.n_item == graph->n_node, path, "node by node: an item a node");
     expect(fused.n_item == 2 + 5 * n_layer, path, "fused: five items a layer, embedding and logits");
-    expect(count(&fused, FD_KERNEL_ATTN_DECODE) == n_layer, path, "fused: one attention a layer");
-    expect(count(&prompt, FD_KERNEL_MATMULS) == 2 * n_layer && count(&prompt, FD_KERNEL_ADD_NORM) == 2 * n_layer &&
-               count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer,
+    expect(plan_count(&fused, FD_KERNEL_ATTN_DECODE) == n_layer, path, "fused: one attention a layer");
+    expect(plan_count(&prompt, FD_KERNEL_MATMULS) == 2 * n_layer &&
+               plan_count(&prompt, FD_KERNEL_ADD_NORM) == 2 * n_layer &&
+               plan_count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer,
            path, "many rows: q, k and v together, gate and up, both sums with their norms, RoPE with the cache writes");
     expect(fd_plan_batches(&rows), path, "a plain model runs several sequences in one batch");
-    expect(rows.n_item < graph->n_node && count(&rows, FD_KERNEL_ATTN_DECODE) == n_layer, path,
+    expect(rows.n_item < graph->n_node && plan_count(&rows, FD_KERNEL_ATTN_DECODE) == n_layer, path,
            "rows of several sequences: one attention a layer");
 
     /* The simulation itself can fail: give a result the slot of a tensor that is still needed. */
     int32_t *slot_of = fused.slot_of[FD_REAL];
     slot_of[fd_graph_find(graph, "blk.0.attn_out")] = slot_of[fd_graph_find(graph, "token_embd")];
-    expect(!simulate(&fused), path, "a slot given away too early is found");
+    expect(!plan_simulate(&fused), path, "a slot given away too early is found");
     fd_plan_free(&single);
     fd_plan_free(&fused);
     fd_plan_free(&prompt);
@@ -245,11 +175,11 @@ static void check_override(const fd_graph *graph, const char *path) {
     fd_graph *changed;
     must(fd_graph_clone(graph, &changed, &err), &err);
     changed->nodes[fd_graph_find(graph, "blk.1.attn_scores")].override = nothing;
-    fd_plan step = plan_of(changed, FD_PLAN_STEP), rows = plan_of(changed, FD_PLAN_BATCH);
-    expect(simulate(&step), path, "an override: an input is gone when it is read");
-    expect(count(&step, FD_KERNEL_ATTN_DECODE) == graph->hparams.n_layer - 1, path,
+    fd_plan step = plan_made(changed, FD_PLAN_STEP), rows = plan_made(changed, FD_PLAN_BATCH);
+    expect(plan_simulate(&step), path, "an override: an input is gone when it is read");
+    expect(plan_count(&step, FD_KERNEL_ATTN_DECODE) == graph->hparams.n_layer - 1, path,
            "an op that a fault replaces is not fused");
-    expect(simulate(&rows), path, "rows with an override: an input is gone when it is read");
+    expect(plan_simulate(&rows), path, "rows with an override: an input is gone when it is read");
     expect(!fd_plan_batches(&rows), path, "an op that a fault replaces is not run for several sequences");
     fd_plan_free(&step);
     fd_plan_free(&rows);
@@ -262,11 +192,11 @@ static void check_shifted(const fd_graph *graph, const char *path) {
     int32_t n_layer = graph->hparams.n_layer;
     must(fd_graph_clone(graph, &changed, &err), &err);
     changed->nodes[fd_graph_find(graph, "blk.0.cache_v")].row_offset = 1;
-    fd_plan step = plan_of(changed, FD_PLAN_STEP), prompt = plan_of(changed, FD_PLAN_ROWS);
-    fd_plan rows = plan_of(changed, FD_PLAN_BATCH);
-    expect(count(&step, FD_KERNEL_ATTN_DECODE) == n_layer - 1, path, "a shifted cache write is not fused");
-    expect(simulate(&prompt), path, "many rows, shifted: an input is gone when it is read");
-    expect(count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer - 1, path,
+    fd_plan step = plan_made(changed, FD_PLAN_STEP), prompt = plan_made(changed, FD_PLAN_ROWS);
+    fd_plan rows = plan_made(changed, FD_PLAN_BATCH);
+    expect(plan_count(&step, FD_KERNEL_ATTN_DECODE) == n_layer - 1, path, "a shifted cache write is not fused");
+    expect(plan_simulate(&prompt), path, "many rows, shifted: an input is gone when it is read");
+    expect(plan_count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer - 1, path,
            "a shifted cache write is not fused for many rows");
     expect(!fd_plan_batches(&rows), path, "a shifted cache write is not run for several sequences");
     fd_plan_free(&step);
@@ -293,9 +223,10 @@ static void check_order(const fd_graph *graph, const char *path) {
         }
     must(fd_graph_validate(changed, &err), &err);
     check_slots(changed, path);
-    fd_plan prompt = plan_of(changed, FD_PLAN_ROWS), many = plan_of(changed, FD_PLAN_FAST_ROWS);
-    expect(count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer && count(&many, FD_KERNEL_ROPE_KV_WRITE) == n_layer, path,
-           "cache writes in the other order are fused too");
+    fd_plan prompt = plan_made(changed, FD_PLAN_ROWS), many = plan_made(changed, FD_PLAN_FAST_ROWS);
+    expect(plan_count(&prompt, FD_KERNEL_ROPE_KV_WRITE) == n_layer &&
+               plan_count(&many, FD_KERNEL_ROPE_KV_WRITE) == n_layer,
+           path, "cache writes in the other order are fused too");
     fd_plan_free(&prompt);
     fd_plan_free(&many);
     fd_graph_free(changed);
@@ -308,7 +239,7 @@ static void check_states(const fd_graph *graph, const char *path) {
     fd_graph *shifted;
     must(fd_graph_clone(graph, &shifted, &err), &err);
     for (int32_t i = 0; i < graph->n_node; i++) shifted->nodes[i].row_offset = 1;
-    fd_plan prompt = plan_of(graph, FD_PLAN_ROWS);
+    fd_plan prompt = plan_made(graph, FD_PLAN_ROWS);
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         bool state = node->op == FD_OP_SSM_SCAN || node->op == FD_OP_GATED_DELTA || node->op == FD_OP_WKV7;

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from make_foreign import at_step, halves, layer_and_kind, over_kv, read
+from foreign_parts import at_step, halves, layer_and_kind, over_kv, read
 
 LLAMA = {
     "token_embd": "model.embed_tokens", "attn_norm": "{}.input_layernorm", "attn_q": "{}.self_attn.q_proj", "attn_k": "{}.self_attn.k_proj",

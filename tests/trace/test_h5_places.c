@@ -60,8 +60,7 @@ static const layout_case cases[] = {
 static const struct {
     const char *name;
     bool shuffle, deflate, fletcher;
-} filters[] = {{"as they are", false, false, false},
-               {"shuffled, deflated, checked", true, true, true}};
+} filters[] = {{"as they are", false, false, false}, {"shuffled, deflated, checked", true, true, true}};
 enum { N_FILTER = sizeof filters / sizeof *filters };
 
 static void put_filters(hid_t create, int f) {
@@ -226,35 +225,6 @@ Test(h5_places, limits_of_a_shape_may_be_anything) {
     o.layout.max[1] = (hsize_t)1 << 38; /* the second row of chunks would begin beyond the file */
     cr_expect_not(fd_h5_find_chunks(&bytes, &o.shape, &o.layout, chunks));
     close(bytes.fd);
-    unlink(path);
-}
-
-/* What is not plain must be left to the library. */
-Test(h5_places, other_filters_and_elements_are_left_to_the_library) {
-    const char *path = fixture_path("not_plain.h5");
-    hid_t types[] = {H5T_IEEE_F32BE, H5T_STD_I32LE, H5T_STD_U16BE, H5T_C_S1, H5T_IEEE_F32LE};
-    hsize_t dim[2] = {4, 4};
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate_simple(2, dim, NULL);
-    for (int i = 0; i < 5; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "x%d", i);
-        hid_t create = H5Pcreate(H5P_DATASET_CREATE);
-        H5Pset_chunk(create, 2, dim);
-        if (i == 4) H5Pset_scaleoffset(create, H5Z_SO_FLOAT_DSCALE, 2);
-        hid_t set = H5Dcreate2(file, name, types[i], space, H5P_DEFAULT, create, H5P_DEFAULT);
-        H5Fflush(file, H5F_SCOPE_GLOBAL);
-        struct stat there;
-        fd_h5_bytes bytes = {open(path, O_RDONLY), NULL, 0};
-        fstat(bytes.fd, &there);
-        bytes.size = (uint64_t)there.st_size;
-        fd_h5_object o;
-        cr_expect_not(fd_h5_object_read(&bytes, &(fd_h5_nearby){0}, header_of(set), &o), "type %d", i);
-        close(bytes.fd);
-        H5Pclose(create);
-        H5Dclose(set);
-    }
-    H5Sclose(space);
-    H5Fclose(file);
     unlink(path);
 }
 

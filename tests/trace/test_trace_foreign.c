@@ -2,64 +2,23 @@
 #include <criterion/criterion.h>
 #include <hdf5.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "dumpers/hdf5/h5.h"
 #include "fixture.h"
 #include "model/gguf/quant.h"
-
-enum { N_POS = 4 };
-
-static hid_t start_with(const char *path, hid_t access) {
-    const int32_t tokens[N_POS] = {3, 1, 4, 1};
-    hsize_t n = N_POS;
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    fd_h5_put_string(file, "schema", "firstdiff-trace");
-    fd_h5_put_int(file, "version", 1);
-    hid_t space = H5Screate_simple(1, &n, NULL);
-    hid_t set = H5Dcreate2(file, "tokens", H5T_STD_I32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens);
-    H5Dclose(set);
-    H5Sclose(space);
-    H5Gclose(H5Gcreate2(file, "tensors", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
-    return file;
-}
-
-static hid_t start(const char *path) {
-    return start_with(path, H5P_DEFAULT);
-}
-
-/* Writes tensors/`name` of `type` and returns it open. */
-static hid_t add(hid_t file, const char *name, hid_t type, int rank, const hsize_t *dims, hid_t memory,
-                 const void *data) {
-    char path[128];
-    snprintf(path, sizeof path, "tensors/%s", name);
-    hid_t space = H5Screate_simple(rank, dims, NULL);
-    hid_t set = H5Dcreate2(file, path, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    if (data) H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
-    H5Sclose(space);
-    return set;
-}
-
-static void add_ramp(hid_t file, const char *name) {
-    hsize_t dims[2] = {N_POS, 3};
-    float data[N_POS * 3];
-    for (int i = 0; i < N_POS * 3; i++) data[i] = (float)i;
-    H5Dclose(add(file, name, H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, data));
-}
+#include "tests/trace/foreign_trace.h"
 
 Test(trace_foreign, the_minimum_opens) {
     const char *path = fixture_path("minimal.h5");
-    hid_t file = start(path);
-    add_ramp(file, "blk.0.attn_q");
+    hid_t file = foreign_start(path);
+    foreign_add_ramp(file, "blk.0.attn_q");
     H5Fclose(file);
     fd_trace *trace = fixture_open(path);
-    cr_expect(fd_trace_n_pos(trace) == N_POS && fd_trace_n_node(trace) == 1 && fd_trace_n_step(trace) == 1);
-    cr_expect(fd_trace_steps(trace)[0].kind == FD_STEP_PREFILL && fd_trace_steps(trace)[0].n_pos == N_POS);
+    cr_expect(fd_trace_n_pos(trace) == FOREIGN_N_POS && fd_trace_n_node(trace) == 1 && fd_trace_n_step(trace) == 1);
+    cr_expect(fd_trace_steps(trace)[0].kind == FD_STEP_PREFILL && fd_trace_steps(trace)[0].n_pos == FOREIGN_N_POS);
     cr_expect_eq(fd_trace_tokens(trace)[2], 4);
     const fd_trace_node *node = fd_trace_node_at(trace, 0);
     cr_expect_str_eq(node->op, "");
@@ -72,7 +31,7 @@ Test(trace_foreign, the_minimum_opens) {
     fd_error err = {0};
     cr_assert_eq(fd_trace_read(trace, 0, 2, row, NULL, &err), FD_OK, "%s", err.message);
     cr_expect(row[0] == 6 && row[1] == 7 && row[2] == 8);
-    cr_expect_eq(fd_trace_read(trace, 0, N_POS, row, NULL, &err), FD_ERR_INPUT);
+    cr_expect_eq(fd_trace_read(trace, 0, FOREIGN_N_POS, row, NULL, &err), FD_ERR_INPUT);
     cr_expect_eq(fd_trace_read(trace, 1, 0, row, NULL, &err), FD_ERR_INPUT);
     fd_trace_close(trace);
 }
@@ -87,15 +46,15 @@ Test(trace_foreign, names_give_the_order_of_execution) {
                             "blk.2.ffn_inp", "blk.2.ffn_up",    "blk.2.l_out",  "blk.2.mystery", "blk.10.attn_norm",
                             "output_norm",   "logits",          "zebra"};
     const char *path = fixture_path("order.h5");
-    hid_t file = start(path);
+    hid_t file = foreign_start(path);
     size_t n = sizeof shuffled / sizeof *shuffled;
-    hsize_t dims[3] = {N_POS, 2, N_POS};
-    float weights[N_POS * 2 * N_POS] = {0};
+    hsize_t dims[3] = {FOREIGN_N_POS, 2, FOREIGN_N_POS};
+    float weights[FOREIGN_N_POS * 2 * FOREIGN_N_POS] = {0};
     for (size_t i = 0; i < n; i++)
         if (strcmp(shuffled[i], "blk.2.attn_weights") == 0)
-            H5Dclose(add(file, shuffled[i], H5T_IEEE_F32LE, 3, dims, H5T_NATIVE_FLOAT, weights));
+            H5Dclose(foreign_add(file, shuffled[i], H5T_IEEE_F32LE, 3, dims, H5T_NATIVE_FLOAT, weights));
         else
-            add_ramp(file, shuffled[i]);
+            foreign_add_ramp(file, shuffled[i]);
     H5Fclose(file);
     fd_trace *trace = fixture_open(path);
     for (size_t i = 0; i < n; i++) {
@@ -112,9 +71,9 @@ Test(trace_foreign, seq_overrules_names_when_all_have_it) {
     const char *names[] = {"c", "a", "b"};
     for (int missing = 0; missing < 2; missing++) {
         const char *path = fixture_path("seq.h5");
-        hid_t file = start(path);
+        hid_t file = foreign_start(path);
         for (int i = 0; i < 3; i++) {
-            add_ramp(file, names[i]);
+            foreign_add_ramp(file, names[i]);
             char set_path[16];
             snprintf(set_path, sizeof set_path, "tensors/%s", names[i]);
             hid_t set = H5Dopen2(file, set_path, H5P_DEFAULT);
@@ -156,25 +115,25 @@ Test(trace_foreign, every_element_type_is_read_exactly) {
         {"h5py's float16", NULL, 4, FD_F16},   {"a bfloat16 float", NULL, 5, FD_BF16},
         {"big-endian half", "F16", 6, FD_F16},
     };
-    const uint16_t bits[N_POS * 2] = {0x3c00, 0xc000, 0x0001, 0x7c00, 0x7e01, 0x8000, 0x3555, 0x7bff};
+    const uint16_t bits[FOREIGN_N_POS * 2] = {0x3c00, 0xc000, 0x0001, 0x7c00, 0x7e01, 0x8000, 0x3555, 0x7bff};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const char *path = fixture_path("types.h5");
-        hid_t file = start(path), type = -1, set = -1;
-        hsize_t dims[2] = {N_POS, 2};
-        float narrow[N_POS * 2];
-        double wide[N_POS * 2];
+        hid_t file = foreign_start(path), type = -1, set = -1;
+        hsize_t dims[2] = {FOREIGN_N_POS, 2};
+        float narrow[FOREIGN_N_POS * 2];
+        double wide[FOREIGN_N_POS * 2];
         bool brain = cases[c].dtype == FD_BF16;
-        for (int i = 0; i < N_POS * 2; i++)
+        for (int i = 0; i < FOREIGN_N_POS * 2; i++)
             wide[i] = narrow[i] = brain ? fd_bf16_to_f32(bits[i]) : fd_f16_to_f32(bits[i]);
         switch (cases[c].kind) {
-        case 0: set = add(file, "x", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, narrow); break;
-        case 1: set = add(file, "x", H5T_IEEE_F64LE, 2, dims, H5T_NATIVE_DOUBLE, wide); break;
-        case 2: set = add(file, "x", H5T_IEEE_F32BE, 2, dims, H5T_NATIVE_FLOAT, narrow); break;
-        case 3: set = add(file, "x", H5T_STD_U16LE, 2, dims, H5T_NATIVE_UINT16, bits); break;
+        case 0: set = foreign_add(file, "x", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, narrow); break;
+        case 1: set = foreign_add(file, "x", H5T_IEEE_F64LE, 2, dims, H5T_NATIVE_DOUBLE, wide); break;
+        case 2: set = foreign_add(file, "x", H5T_IEEE_F32BE, 2, dims, H5T_NATIVE_FLOAT, narrow); break;
+        case 3: set = foreign_add(file, "x", H5T_STD_U16LE, 2, dims, H5T_NATIVE_UINT16, bits); break;
         default:
             type = half_type(cases[c].kind == 5, false);
             hid_t stored = half_type(cases[c].kind == 5, cases[c].kind == 6);
-            set = add(file, "x", stored, 2, dims, type, bits);
+            set = foreign_add(file, "x", stored, 2, dims, type, bits);
             H5Tclose(stored);
             H5Tclose(type);
         }
@@ -183,7 +142,7 @@ Test(trace_foreign, every_element_type_is_read_exactly) {
         H5Fclose(file);
         fd_trace *trace = fixture_open(path);
         cr_assert_eq(fd_trace_node_at(trace, 0)->dtype, cases[c].dtype, "%s", cases[c].name);
-        for (int32_t pos = 0; pos < N_POS; pos++) {
+        for (int32_t pos = 0; pos < FOREIGN_N_POS; pos++) {
             fd_error err = {0};
             double row64[2];
             float row32[2];
@@ -204,13 +163,13 @@ Test(trace_foreign, every_element_type_is_read_exactly) {
 
 Test(trace_foreign, over_kv_rows_come_without_their_padding) {
     const char *path = fixture_path("scores.h5");
-    hid_t file = start(path);
-    hsize_t dims[3] = {N_POS, 2, N_POS + 3}; /* an engine may store its whole context */
-    float data[N_POS][2][N_POS + 3];
-    for (int p = 0; p < N_POS; p++)
+    hid_t file = foreign_start(path);
+    hsize_t dims[3] = {FOREIGN_N_POS, 2, FOREIGN_N_POS + 3}; /* an engine may store its whole context */
+    float data[FOREIGN_N_POS][2][FOREIGN_N_POS + 3];
+    for (int p = 0; p < FOREIGN_N_POS; p++)
         for (int h = 0; h < 2; h++)
-            for (int k = 0; k < N_POS + 3; k++) data[p][h][k] = (float)(100 * p + 10 * h + k);
-    hid_t set = add(file, "scores", H5T_IEEE_F32LE, 3, dims, H5T_NATIVE_FLOAT, data);
+            for (int k = 0; k < FOREIGN_N_POS + 3; k++) data[p][h][k] = (float)(100 * p + 10 * h + k);
+    hid_t set = foreign_add(file, "scores", H5T_IEEE_F32LE, 3, dims, H5T_NATIVE_FLOAT, data);
     fd_h5_put_int(set, "over_kv", 1);
     H5Dclose(set);
     H5Fclose(file);
@@ -225,87 +184,18 @@ Test(trace_foreign, over_kv_rows_come_without_their_padding) {
 
 Test(trace_foreign, first_position_places_the_rows_of_a_part) {
     const char *path = fixture_path("last_logits.h5");
-    hid_t file = start(path);
+    hid_t file = foreign_start(path);
     hsize_t dims[2] = {1, 3};
     float data[3] = {7, 8, 9};
-    hid_t set = add(file, "logits", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, data);
-    fd_h5_put_int(set, "first_position", N_POS - 1);
+    hid_t set = foreign_add(file, "logits", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, data);
+    fd_h5_put_int(set, "first_position", FOREIGN_N_POS - 1);
     H5Dclose(set);
     H5Fclose(file);
     fd_trace *trace = fixture_open(path);
     fd_error err = {0};
     float row[3];
     cr_expect_eq(fd_trace_read(trace, 0, 0, row, NULL, &err), FD_ERR_INCOMPLETE);
-    cr_assert_eq(fd_trace_read(trace, 0, N_POS - 1, row, NULL, &err), FD_OK, "%s", err.message);
+    cr_assert_eq(fd_trace_read(trace, 0, FOREIGN_N_POS - 1, row, NULL, &err), FD_OK, "%s", err.message);
     cr_expect_eq(row[1], 8.0f);
-    fd_trace_close(trace);
-}
-
-/* Rows of the step that a run was killed in lie beyond its tokens, and so may a tensor's first row. */
-static fd_code open_cut_off(int complete, int32_t first, fd_trace **out, fd_error *err) {
-    const char *path = fixture_path("cut_off.h5");
-    hid_t file = start(path);
-    hsize_t dims[2] = {3, 3};
-    const float data[9] = {7, 8, 9, 10, 11, 12, 13, 14, 15};
-    fd_h5_put_int(file, "complete", complete);
-    hid_t set = add(file, "logits", H5T_IEEE_F32LE, 2, dims, H5T_NATIVE_FLOAT, data);
-    fd_h5_put_int(set, "first_position", first);
-    H5Dclose(set);
-    H5Fclose(file);
-    return fd_trace_open(path, out, err);
-}
-
-Test(trace_foreign, rows_beyond_the_tokens_are_ignored_where_a_run_was_killed) {
-    fd_error err = {0};
-    fd_trace *trace = NULL;
-    float row[3];
-    for (int32_t first = N_POS - 1; first <= N_POS + 5; first++) {
-        cr_assert_eq(open_cut_off(0, first, &trace, &err), FD_OK, "first %d: %s", first, err.message);
-        cr_expect_eq(fd_trace_n_pos(trace), N_POS);
-        fd_code last = fd_trace_read(trace, 0, N_POS - 1, row, NULL, &err);
-        cr_expect_eq(last, first == N_POS - 1 ? FD_OK : FD_ERR_INCOMPLETE);
-        if (last == FD_OK) cr_expect_eq(row[1], 8.0f);
-        fd_trace_close(trace);
-        cr_expect_eq(open_cut_off(1, first, &trace, &err), FD_ERR_INPUT, "complete, first %d", first);
-    }
-}
-
-/* A run of another program that died in single-writer mode: HDF5's flag stays in the superblock. */
-Test(trace_foreign, a_file_that_is_marked_as_being_written_opens) {
-    const char *path = fixture_path("marked.h5");
-    pid_t child = fork();
-    if (child == 0) {
-        hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-        H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
-        hid_t file = start_with(path, access);
-        add_ramp(file, "logits");
-        H5Fclose(file);
-        file = H5Fopen(path, H5F_ACC_RDWR | H5F_ACC_SWMR_WRITE, access);
-        H5Fflush(file, H5F_SCOPE_LOCAL);
-        raise(SIGKILL);
-    }
-    waitpid(child, NULL, 0);
-    hid_t plain;
-    H5E_BEGIN_TRY {
-        plain = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    }
-    H5E_END_TRY
-    cr_assert_lt(plain, 0, "the file is not marked: the case tests nothing");
-    fd_trace *trace = fixture_open(path);
-    cr_expect_eq(fd_trace_n_pos(trace), N_POS);
-    fd_trace_close(trace);
-}
-
-Test(trace_foreign, a_dataset_that_was_never_written_is_no_data) {
-    const char *path = fixture_path("unwritten.h5");
-    hid_t file = start(path);
-    hsize_t dims[2] = {N_POS, 3};
-    H5Dclose(add(file, "logits", H5T_IEEE_F32LE, 2, dims, -1, NULL));
-    H5Fclose(file);
-    fd_trace *trace = fixture_open(path);
-    fd_error err = {0};
-    float row[3];
-    cr_expect_not(fd_trace_node_at(trace, 0)->has_data);
-    cr_expect_eq(fd_trace_read(trace, 0, 0, row, NULL, &err), FD_ERR_INCOMPLETE);
     fd_trace_close(trace);
 }

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from firstdiff.trace.arrays import Array, TraceError, from_raw
+from firstdiff.trace.arrays import Array, TraceError
 from firstdiff.trace.schema import KINDS, STATS
+from firstdiff.trace.tensor import Step, Tensor, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,54 +39,6 @@ def _no_sound_trace(what: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError, RuntimeError) as error:
         raise TraceError(f"{what}: not as a trace has it: {error}") from error
-
-
-@dataclass(frozen=True)
-class Step:
-    """One forward call: positions [first, first + count)."""
-
-    first: int
-    count: int
-    kind: str
-
-
-class Tensor:
-    """A tensor of a trace, [n_pos, …]. Nothing is read until it is sliced (or np.asarray takes all of it).
-
-    Row r is position `first_position` + r. bfloat16 comes as float32, which holds it exactly; the rest as recorded."""
-
-    def __init__(self, data: Any, name: str) -> None:
-        self._data = data
-        self.name = name
-        self.shape: tuple[int, ...] = tuple(data.shape)
-        if not self.shape:
-            raise TraceError(f"{name}: a scalar, expected [n_pos, …]")
-        self.dtype: str = _text(data.attrs.get("dtype")) or {2: "F16", 4: "F32", 8: "F64"}.get(data.dtype.itemsize, "?")
-        self.first_position = int(data.attrs.get("first_position", 0))
-        self.op: str = _text(data.attrs.get("op"))
-        self.over_kv = bool(data.attrs.get("over_kv", name.endswith((".attn_scores", ".attn_weights"))))
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: Any) -> Array:
-        return from_raw(np.asarray(self._data[index]), self.dtype)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        values = self[...]
-        return values if dtype is None else values.astype(dtype)
-
-    def at(self, position: int) -> Array:
-        """The tensor at one position, without padding: keys 0 … position of attention scores and weights."""
-        row = position - self.first_position
-        if not 0 <= row < self.shape[0]:
-            last = self.first_position + self.shape[0] - 1
-            raise TraceError(f"{self.name}: position {position}, recorded are {self.first_position} to {last}")
-        values: Array = self[row]
-        return values[..., : position + 1] if self.over_kv else values
-
-    def __repr__(self) -> str:
-        return f"<Tensor {self.name} {self.dtype} {list(self.shape)}>"
 
 
 class Reader(Mapping[str, Tensor]):
@@ -118,7 +70,7 @@ class Reader(Mapping[str, Tensor]):
 
     def _load(self) -> None:
         attrs = self._file.attrs
-        schema, version = _text(attrs.get("schema")), attrs.get("version")
+        schema, version = text(attrs.get("schema")), attrs.get("version")
         if schema != "firstdiff-trace" or version != 1:
             raise TraceError(
                 f'{self.path}: schema "{schema}", version {version}; expected "firstdiff-trace", version 1'
@@ -136,7 +88,7 @@ class Reader(Mapping[str, Tensor]):
         self._graph: Array | None = self._file["graph"][...] if "graph" in self._file else None
         group = self._file["tensors"] if "tensors" in self._file else {}
         if self._graph is not None:
-            order = [_text(name) for name in self._graph["name"]]
+            order = [text(name) for name in self._graph["name"]]
             self._names = [name for name in order if name in group]
         else:
             self._names = sorted(group, key=lambda name: int(group[name].attrs.get("seq", 0)))
@@ -228,7 +180,7 @@ class Reader(Mapping[str, Tensor]):
 
         if "stats" in self._file and self._graph is not None:
             patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-            names = [_text(name) for name in self._graph["name"]]
+            names = [text(name) for name in self._graph["name"]]
             at = [i for i, name in enumerate(names) if any(fnmatchcase(name, p) for p in patterns)]
             table = self._file["stats"][:, at, :] if at else np.zeros((0, 0, len(STATS)))
             index = pd.MultiIndex.from_product(
@@ -292,12 +244,6 @@ def statistics(values: Array) -> list[float]:
     some = [f.min(), f.max(), f.mean(), np.sqrt(np.mean(f * f)), np.abs(f).max()] if f.size else [np.nan] * 5
     counts = [np.isnan(x).sum(), np.isposinf(x).sum(), np.isneginf(x).sum(), (f == 0).sum()]
     return [float(v) for v in [*some, *counts]]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
@@ -21,11 +20,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from firstdiff.trace.arrays import Array, TraceError, to_host
+from firstdiff.trace.arrays import TraceError, to_host
+from firstdiff.trace.dataset import Dataset, create, rows_of
 from firstdiff.trace.schema import (
     KINDS,
     LEVEL_FULL,
-    MAX_DIM,
     MAX_WEIGHT_NAME,
     STEP_ROW,
     Kind,
@@ -34,23 +33,8 @@ from firstdiff.trace.schema import (
 )
 from firstdiff.trace.weights import hash_rows
 
-CHUNK_BYTES, KV_CHUNK = 32 * 1024, 64  # as firstdiff's own writer: whole positions, attention cut every 64 keys
-
-
 class TraceWarning(UserWarning):
     """A trace is incomplete because something could not be recorded."""
-
-
-@dataclass
-class _Set:
-    """One tensor's dataset and the positions that it holds."""
-
-    data: Any  # h5py.Dataset
-    dtype: str
-    rest: tuple[int, ...]  # dimensions after the position; the last is free where over_kv
-    over_kv: bool
-    first: int  # position of row 0
-    have: list[bool] = field(default_factory=list)
 
 
 class Writer:
@@ -89,7 +73,7 @@ class Writer:
         self.path = os.fspath(path)
         self.errors: list[str] = []
         self._strict = self._strict_now = strict
-        self._sets: dict[str, _Set] = {}
+        self._sets: dict[str, Dataset] = {}
         self._first, self._n_pos = 0, 0
         self._pending: tuple[int, int, int, int] | None = None
         digest = model_hash(model) if model is not None else ""
@@ -259,9 +243,10 @@ class Writer:
             over_kv = name.endswith((".attn_scores", ".attn_weights"))
         first = self._first if pos0 is None else pos0
         have = self._sets.get(name)
-        raw = self._rows(raw, pos0, over_kv, have)
+        raw = rows_of(raw, pos0, over_kv, range(self._first, self._n_pos), have)
         if have is None:
-            have = self._create(name, raw, dtype, over_kv, first, op, layer)
+            have = create(self._tensors, name, raw, dtype, over_kv, first, op, layer)
+            self._sets[name] = have
         wanted = have.rest[:-1] if have.over_kv else have.rest
         rest = raw.shape[1:-1] if have.over_kv else raw.shape[1:]
         if rest != wanted or dtype != have.dtype or over_kv != have.over_kv:
@@ -271,7 +256,7 @@ class Writer:
             )
         if first < have.first:
             raise TraceError(f"position {first} after the tensor began at {have.first}: record positions in order")
-        self._store(have, raw, first - have.first)
+        have.store(raw, first - have.first)
 
     def _weight(self, name: str, values: Any, dtype: str | None) -> None:
         check_name(name, MAX_WEIGHT_NAME)
@@ -283,78 +268,6 @@ class Writer:
         data.attrs["dtype"] = rows.dtype
         for key, number in {**rows.integers, "seq": len(group) - 1}.items():
             data.attrs[key] = np.int32(number)
-
-    def _rows(self, raw: Array, pos0: int | None, over_kv: bool, have: _Set | None) -> Array:
-        """`raw` as [rows, …]: checks the positions and drops a batch axis of 1, which one row of a tensor known from before may lack."""
-        count = self._n_pos - self._first
-        if raw.ndim == 0:
-            raise TraceError("a scalar, expected [n_pos, …]")
-        n_least = 3 if over_kv else 1
-        if have is not None:
-            n_least = 1 + len(have.rest)
-        batched = raw.ndim > n_least and raw.shape[0] == 1
-        if batched and (raw.shape[1] == count if pos0 is None else raw.ndim > 2):
-            raw = raw[0]
-        if raw.ndim == 1:
-            raw = raw[:, None]
-        if pos0 is None and raw.shape[0] != count:
-            raise TraceError(
-                f"shape {list(raw.shape)} has {raw.shape[0]} rows, expected {count}, one for each token of the step "
-                f"(positions {self._first} to {self._n_pos - 1}); pos0 says so when they are others"
-            )
-        if pos0 is not None and not 0 <= pos0 <= self._n_pos - raw.shape[0]:
-            raise TraceError(f"{raw.shape[0]} rows from position {pos0}, expected positions 0 to {self._n_pos - 1}")
-        if raw.ndim > 1 + MAX_DIM or raw.size == 0:
-            raise TraceError(
-                f"shape {list(raw.shape)}, expected [n_pos, …] with 1 to {MAX_DIM} dimensions more, none empty"
-            )
-        if over_kv:
-            keys = (self._first if pos0 is None else pos0) + raw.shape[0]
-            if raw.ndim != 3 or raw.shape[2] < keys:
-                raise TraceError(f"shape {list(raw.shape)}, expected [n_pos, n_head, n_kv] with n_kv at least {keys}")
-            raw = raw[..., :keys]  # what stands beyond is padding
-        return raw
-
-    def _create(self, name: str, raw: Array, dtype: str, over_kv: bool, first: int, op: str, layer: int | None) -> _Set:
-        rest = raw.shape[1:]
-        maxshape = (None, *rest[:-1], None if over_kv else rest[-1])
-        cut = (*rest[:-1], KV_CHUNK) if over_kv else rest
-        row_bytes = int(np.prod(cut)) * raw.dtype.itemsize
-        fill = np.nan if dtype in ("F32", "F64") else 0
-        if over_kv and dtype in ("F32", "F64"):  # keys not yet there: no weight, no score
-            fill = 0 if name.endswith("weights") else -np.inf
-        data = self._tensors.create_dataset(
-            name,
-            (0, *rest),
-            raw.dtype.newbyteorder("<"),
-            maxshape=maxshape,
-            chunks=(max(1, min(CHUNK_BYTES // max(row_bytes, 1), 1024)), *cut),
-            fillvalue=fill,
-        )
-        data.attrs["dtype"], data.attrs["seq"] = dtype, len(self._sets)
-        if op:
-            data.attrs["op"] = op
-        if layer is not None:
-            data.attrs["layer"] = layer
-        if over_kv:
-            data.attrs["over_kv"] = 1
-        self._sets[name] = _Set(data, dtype, rest, over_kv, first)
-        return self._sets[name]
-
-    def _store(self, have: _Set, raw: Array, row: int) -> None:
-        end = row + raw.shape[0]
-        shape = list(have.data.shape)
-        shape[0] = max(shape[0], end)
-        if have.over_kv:
-            shape[-1] = max(shape[-1], raw.shape[-1])
-        if tuple(shape) != have.data.shape:
-            have.data.resize(shape)
-        if have.over_kv:
-            have.data[row:end, :, : raw.shape[-1]] = raw
-        else:
-            have.data[row:end] = raw
-        have.have.extend([False] * (end - len(have.have)))
-        have.have[row:end] = [True] * (end - row)
 
     def _finish(self) -> None:
         self._end_step()

@@ -1,0 +1,179 @@
+"""The hooks of firstdiff.transformers on every module of a model."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import transformers
+
+from firstdiff.trace.schema import MAX_NAME
+from firstdiff.trace.writer import Writer
+
+
+class _Hooks:
+    """What runs before and after each module's forward. Never raises into the model and never touches its tensors."""
+
+    def __init__(self, trace: Writer) -> None:
+        self._trace = trace
+        self._given: dict[
+            int, tuple[weakref.ref[Any], int]
+        ] = {}  # tensors recorded in this call, by id, and their version
+        self.attention = ""  # path of the attention module that runs
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward call of the whole model begins."""
+        self._given.clear()
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
+            shape = "none" if ids is None else list(ids.shape)
+            self._fail(f"input_ids of shape {shape}, expected [1, n_tok]: one sequence, given as tokens")
+            return
+        self._trace.step(ids[0].tolist())
+
+    def before(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Records the inputs that no module gave out."""
+        tensors = [value for value in (*args, kwargs.get("hidden_states")) if isinstance(value, torch.Tensor)]
+        for i, tensor in enumerate(tensors):
+            if tensor.is_floating_point() and not self._was_given(tensor):
+                self._put(f"{path}:in{i or ''}", tensor)
+
+    def after(self, path: str, output: Any) -> None:
+        """Records a module's outputs."""
+        values = output if isinstance(output, (tuple, list)) else [output]
+        for i, tensor in enumerate(values):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not self._was_given(tensor):
+                self._put(f"{path}:out{i}" if i else path, tensor)
+
+    def rotated(self, result: Any) -> None:
+        """Records q and k after RoPE: [1, n_head, n_tok, head_dim]."""
+        for name, tensor in zip(("q_rope", "k_rope"), result, strict=False):
+            self._put(f"{self.attention}.{name}", tensor.transpose(1, 2))
+
+    def softened(self, scores: Any) -> None:
+        """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
+        if self.attention and scores.ndim == 4:
+            self._put(f"{self.attention}.scores", scores)
+
+    def cached(self, result: Any) -> None:
+        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
+        n_tok = len(self._trace.step_positions)
+        for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
+            if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
+                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:].transpose(1, 2))
+
+    def _was_given(self, tensor: Any) -> bool:
+        """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
+        if tensor.is_inference():
+            return False
+        version: int = tensor._version
+        known = self._given.get(id(tensor))
+        return known is not None and known[0]() is tensor and known[1] == version
+
+    def _put(self, name: str, tensor: Any) -> None:
+        if not tensor.is_inference():
+            self._given[id(tensor)] = (weakref.ref(tensor), tensor._version)
+        positions = self._trace.step_positions
+        n_tok = len(positions)
+        weights = name.endswith(("attn:out1", "attn.scores")) and tensor.ndim == 4
+        if weights:  # [1, n_head, n_tok, n_kv]
+            tensor = tensor.transpose(1, 2)
+        if tensor.ndim < 2 or tensor.shape[0] != 1 or len(name.encode()) > MAX_NAME:
+            return  # nothing that runs over positions: a scale, a mask
+        rows = tensor.shape[1]
+        if rows != n_tok and not (name.startswith("lm_head") and rows < n_tok):
+            return
+        pos0 = None if rows == n_tok else positions[-rows]  # logits of the last tokens alone
+        self._trace.put(name, tensor[0], pos0, over_kv=weights)
+
+    def _fail(self, message: str) -> None:
+        if message not in self._trace.errors:  # a strict Writer has kept its own
+            self._trace.errors.append(f"{self._trace.path}: {message}")
+
+
+def _module_of_rope(model: Any) -> Any:
+    """The Python module whose apply_rotary_pos_emb the model's attention calls; None when it has none."""
+    for module in model.modules():
+        source = sys.modules.get(type(module).__module__)
+        if type(module).__name__.endswith("Attention") and hasattr(source, "apply_rotary_pos_emb"):
+            return source
+    return None
+
+
+@contextmanager
+def attach(model: Any, trace: Writer) -> Iterator[None]:
+    """Hooks every module of `model` for as long as the block runs; each forward call of it is a step of `trace`.
+
+    One sequence at a time (batch 1), without padding. The model computes what it computes without hooks."""
+    hooks = _Hooks(trace)
+    with ExitStack() as stack:
+
+        def add(handle: Any) -> None:
+            stack.callback(handle.remove)
+
+        def begin(_module: Any, args: Any, kwargs: Any) -> None:
+            hooks.begin(args, kwargs)
+
+        add(model.register_forward_pre_hook(begin, with_kwargs=True))
+        for path, module in model.named_modules():
+            if path:
+                add(module.register_forward_pre_hook(_before(hooks, path), with_kwargs=True))
+                add(module.register_forward_hook(_after(hooks, path)))
+        source = _module_of_rope(model)
+        if source is not None:
+            plain = source.apply_rotary_pos_emb
+
+            def recorded(*args: Any, **kwargs: Any) -> Any:
+                result = plain(*args, **kwargs)
+                _safely(hooks, lambda: hooks.rotated(result))
+                return result
+
+            source.apply_rotary_pos_emb = recorded
+            stack.callback(setattr, source, "apply_rotary_pos_emb", plain)
+        update = transformers.Cache.update
+
+        def recorded_update(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = update(self, *args, **kwargs)
+            _safely(hooks, lambda: hooks.cached(result))
+            return result
+
+        transformers.Cache.update = recorded_update
+        stack.callback(setattr, transformers.Cache, "update", update)
+        softmax = torch.nn.functional.softmax
+
+        def recorded_softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
+            _safely(hooks, lambda: hooks.softened(scores))
+            return softmax(scores, *args, **kwargs)
+
+        torch.nn.functional.softmax = recorded_softmax
+        stack.callback(setattr, torch.nn.functional, "softmax", softmax)
+        yield
+
+
+def _safely(hooks: _Hooks, do: Any) -> None:
+    try:
+        do()
+    except Exception as error:
+        hooks._fail(str(error))
+
+
+def _before(hooks: _Hooks, path: str) -> Any:
+    def hook(_module: Any, args: Any, kwargs: Any) -> None:
+        if path.endswith("attn"):
+            hooks.attention = path
+        _safely(hooks, lambda: hooks.before(path, args, kwargs))
+
+    return hook
+
+
+def _after(hooks: _Hooks, path: str) -> Any:
+    def hook(_module: Any, _args: Any, output: Any) -> None:
+        if path == hooks.attention:
+            hooks.attention = ""
+        _safely(hooks, lambda: hooks.after(path, output))
+
+    return hook
