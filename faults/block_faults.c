@@ -53,6 +53,11 @@ static void q4(const uint8_t *quants, float scale, bool high_first, float *to) {
         to[16 + i] = high_first ? low : high;
     }
 }
+static void q4_interleaved(const uint8_t *data, int64_t b, float *to) {
+    float halves[32];
+    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES), false, halves);
+    for (int i = 0; i < 32; i++) to[i] = halves[i % 2 * 16 + i / 2];
+}
 static void q4_high_first(const uint8_t *data, int64_t b, float *to) {
     q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES), true, to);
 }
@@ -69,7 +74,7 @@ static void q4_stride_16(const uint8_t *data, int64_t b, float *to) {
 /* ---- Q4_K: 256 elements, eight groups ---- */
 
 typedef struct q4_k_bug {
-    bool scale_late, high_first, plus_min, low_bits_only, first_group;
+    bool scale_late, high_first, plus_min, min_missing, low_bits_only, first_group, interleaved;
 } q4_k_bug;
 
 static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
@@ -79,10 +84,11 @@ static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
         int g = bug.first_group ? 0 : group, j = g % 4;
         int scale = g < 4 ? p[j] & 63 : (p[j + 8] & 15) | (bug.low_bits_only ? 0 : p[j] >> 6 << 4);
         int min = g < 4 ? p[j + 4] & 63 : p[j + 8] >> 4 | (bug.low_bits_only ? 0 : p[j + 4] >> 6 << 4);
-        float s = d * (float)scale, m = dmin * (float)min;
+        float s = d * (float)scale, m = bug.min_missing ? 0 : dmin * (float)min;
         for (int i = 0; i < 32; i++) {
-            uint8_t byte = quants[group / 2 * 32 + i];
-            int q = (group % 2 == 1) != bug.high_first ? byte >> 4 : byte & 15;
+            const int e = group % 2 * 32 + i; /* of the two groups that share bytes */
+            uint8_t byte = quants[group / 2 * 32 + (bug.interleaved ? e / 2 : i)];
+            int q = ((bug.interleaved ? e : group) % 2 == 1) != bug.high_first ? byte >> 4 : byte & 15;
             to[group * 32 + i] = bug.plus_min ? s * (float)q + m : s * (float)q - m;
         }
     }
@@ -94,6 +100,8 @@ static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
 Q4_K_DECODER(scale_late, scale_late)
 Q4_K_DECODER(high_first, high_first)
 Q4_K_DECODER(plus_min, plus_min)
+Q4_K_DECODER(min_missing, min_missing)
+Q4_K_DECODER(interleaved, interleaved)
 Q4_K_DECODER(unpack, low_bits_only)
 Q4_K_DECODER(first_group, first_group)
 
@@ -138,6 +146,8 @@ static void by_format(fd_fault_site *site, const block_fn decoders[FD_DTYPE_LIMI
 }
 #define BY_FORMAT(name, ...) FD_EDIT(name, by_format(site, (const block_fn[FD_DTYPE_LIMIT]){__VA_ARGS__}))
 BY_FORMAT(nibble_order, [FD_Q4_0] = q4_high_first, [FD_Q4_K] = q4_k_high_first)
+BY_FORMAT(interleaved, [FD_Q4_0] = q4_interleaved, [FD_Q4_K] = q4_k_interleaved)
+BY_FORMAT(min_missing, [FD_Q4_K] = q4_k_min_missing)
 BY_FORMAT(scale_late, [FD_Q8_0] = q8_scale_late, [FD_Q4_0] = q4_scale_late, [FD_Q4_K] = q4_k_scale_late)
 BY_FORMAT(shared_scale, [FD_Q8_0] = q8_shared_scale, [FD_Q4_0] = q4_shared_scale, [FD_Q6_K] = q6_k_shared_scale)
 BY_FORMAT(first_group, [FD_Q4_K] = q4_k_first_group, [FD_Q6_K] = q6_k_first_group)
@@ -153,6 +163,9 @@ BY_FORMAT(as_bf16, [FD_F16] = f16_as_bf16)
 
 static const fd_fault rows[] = {
     {BLOCK("nibble_order", "the high nibble is taken for the low one (Q4_0, Q4_K)"), .edit = nibble_order},
+    {BLOCK("nibbles_interleaved",
+           "a byte's nibbles are taken for neighbours, they are half a block or a group apart (Q4_0, Q4_K)"),
+     .edit = interleaved},
     {BLOCK("scale_2_bytes_off", "a block's scale is read 2 bytes too late (Q8_0, Q4_0, Q4_K)"), .edit = scale_late},
     {BLOCK("one_scale_for_four", "four neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
      .edit = shared_scale},
@@ -163,6 +176,7 @@ static const fd_fault rows[] = {
      .edit = block_stride},
     {BLOCK("quarter_written", "32 of each 128 elements are written, the others stay zero (Q6_K)"), .edit = one_quarter},
     {BLOCK("plus_min", "d·q + min where the format has d·q - min (Q4_K)"), .edit = plus_min},
+    {BLOCK("min_missing", "d·q where the format has d·q - min (Q4_K)"), .edit = min_missing},
     {BLOCK("scale_unpack", "the upper two bits of the 6-bit scales of groups 4 to 7 are lost (Q4_K)"), .edit = unpack},
     {BLOCK("q8_unsigned", "the int8 values are read as unsigned (Q8_0)"), .edit = unsigned_bytes},
     {BLOCK("f16_as_bf16", "F16 matrices are read as BF16"), .edit = as_bf16},

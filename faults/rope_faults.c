@@ -118,6 +118,31 @@ static void unpermuted(const fd_op_args *args) {
     free(cosine);
 }
 
+/* The second of a pair is computed from the first's new value: a·s + b·c with what was written over a. */
+static void in_place(const fd_op_args *args) {
+    const fd_node *node = args->node;
+    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    const int32_t half = node->rope.n_rot / 2;
+    const bool neighbours = node->rope.pairing == FD_ROPE_INTERLEAVED;
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    rotate_rows(args, 0, 1.0f, 1, as_is);
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
+        const float *from = (const float *)args->in[0] + at;
+        float *to = (float *)args->out + at;
+        if (at % width == 0)
+            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        for (int32_t i = 0; i < half; i++) {
+            const int32_t first = neighbours ? 2 * i : i, second = neighbours ? first + 1 : first + half;
+            to[second] = fmaf(to[first], sine[i], from[second] * cosine[i]);
+        }
+    }
+    free(cosine);
+}
+
 /* What follows the dimensions that turn is not copied. */
 FD_APPLIES(has_rest, node->rope.n_rot < node->shape[1])
 static void rest_missing(const fd_op_args *args) {
@@ -198,6 +223,9 @@ static const fd_fault rows[] = {
      .applies = several_frequencies, .override = angle_bf16},
     {ROPE("rope_rest_missing", "attn_q_rope", "the dimensions that are not rotated are not copied: zeros"),
      .applies = has_rest, .override = rest_missing},
+    {ROPE("rope_in_place", "attn_q_rope",
+          "RoPE writes the first of a pair before it computes the second, which then reads the new value"),
+     .override = in_place},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
     {ROPE("rope_scaling_ignored", "attn_q_rope",
           "the context scaling of RoPE (linear, llama3, YaRN, LongRoPE, frequency factors) is ignored"),
