@@ -244,6 +244,16 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     return code;
 }
 
+static void suggest_ranks(const arguments *a) {
+    fd_source *source = NULL;
+    fd_error none;
+    bool of_ranks = false;
+    if (!a->ranks && fd_source_open_any(a->source, &source, &of_ranks, &none) == FD_OK && of_ranks)
+        fprintf(stderr, "%s: the names say that these are dumps of several ranks: --ranks puts them together\n",
+                a->source);
+    fd_source_close(source);
+}
+
 int fd_cmd_import(int argc, char **argv) {
     arguments args = {0};
     argp_parse(&fd_cmd_import_argp, argc, argv, 0, NULL, &args);
@@ -251,6 +261,7 @@ int fd_cmd_import(int argc, char **argv) {
     int status = FD_EXIT_SAME;
     fd_code code = open_and_import(&args, &status, &err);
     free(args.allow.items);
+    if (code == FD_ERR_INCOMPLETE || (code == FD_OK && status == FD_EXIT_INCOMPLETE)) suggest_ranks(&args);
     if (code == FD_ERR_INCOMPLETE && !is_auto(&args)) /* no name is known */
         fprintf(stderr, "firstdiff check %s %s finds out from the values which tensor is which\n",
                 args.model ? args.model : "MODEL.gguf", args.source);
