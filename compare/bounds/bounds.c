@@ -187,11 +187,12 @@ static void add_output_error(const fd_bound_work *work) {
     }
 }
 
-/* All rows have, as recorded, or none was recorded. */
+/* All rows have, as recorded, or none was recorded. Small ones too: a sum of 16 bits that is scaled by a power of two keeps its digits
+ * below the least number of the type. */
 static bool has_few_bits(const fd_bound_args *args, int64_t n) {
     int digits = digits_of(args->numerics->u_shown);
     for (int64_t i = 0; args->candidate && i < n; i++)
-        if (fd_rounding_error(args->candidate[i], digits, args->numerics->tiny_in) > 0) return false;
+        if (fd_rounding_error(args->candidate[i], digits, 0) > 0) return false;
     return true;
 }
 
