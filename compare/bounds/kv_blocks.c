@@ -1,11 +1,12 @@
 /* Rows of a cache that is kept in blocks of 32: replay repeats the rounding, so they are off only where it may go the
  * other way. */
+#include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
 
-/* Of a block of 32: the value that its integers count from, their step, what both are off by, in units of x; and how far
- * the binary16 that a file of blocks keeps of each may move, where it is that near to the middle between two. */
+/* Of a block of 32: the value that its integers count from, their step, what both are off by, in units of x; the binary16
+ * that a block keeps of each, and how far it may move, where it is that near to the middle between two. */
 typedef struct block_steps {
-    double from, step, error, from_flip, step_flip;
+    double from, step, error, kept_from, kept_step, from_flip, step_flip;
 } block_steps;
 
 static double f16_flip(double value, double error) {
@@ -30,7 +31,18 @@ static block_steps steps_of(const double *x, const double *e, uint32_t type) {
     b.step = (from_min ? largest - least : most) / n_step;
     b.step_flip = f16_flip(b.step, b.error / n_step);
     b.from_flip = from_min ? f16_flip(least, error) : 0;
+    b.kept_step = (double)fd_dot_round_f16((float)b.step);
+    b.kept_from = from_min ? (double)fd_dot_round_f16((float)least) : 0;
     return b;
+}
+
+/* ggml counts the steps before it rounds them to binary16; others divide by what the block keeps. */
+static bool may_flip(const block_steps *b, double x, double error) {
+    double steps = fabs(x - b->from) / b->step, kept = b->kept_step > 0 ? fabs(x - b->kept_from) / b->kept_step : steps;
+    double margin = (error + b->error) / b->step + 4 * 0x1p-24 * (steps + 8 + fabs(b->from) / b->step);
+    double kept_margin = margin + (b->step_flip * steps + b->from_flip) / b->step;
+    double low = fmin(steps - margin, kept - kept_margin), high = fmax(steps + margin, kept + kept_margin);
+    return !(floor(low + 0.5) >= floor(high + 0.5));
 }
 
 void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
@@ -39,9 +51,7 @@ void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t typ
         const block_steps b = steps_of(x + at, e + at, type);
         for (int64_t i = at; i < at + BLOCK && b.step > 0; i++) {
             double steps = fabs(x[i] - b.from) / b.step;
-            double margin = (e[i] + b.error) / b.step + 4 * 0x1p-24 * (steps + 8 + fabs(b.from) / b.step);
-            bool flips = fabs(steps - floor(steps) - 0.5) <= margin;
-            to[i] += (flips ? 2 * b.step : 0) + b.step_flip * (steps + 1) + b.from_flip;
+            to[i] += (may_flip(&b, x[i], e[i]) ? 2 * b.step : 0) + b.step_flip * (steps + 1) + b.from_flip;
         }
     }
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "compare/bounds/bounds.h"
+#include "model/gguf/float16.h"
 #include "model/gguf/quant.h"
 #include "tests/ops/op_case.h"
 
@@ -15,6 +16,42 @@ static void as_blocks(uint32_t type, const float *x, float *out) {
     char blocks[128];
     fd_quantize_row(type, x, blocks, WIDTH);
     fd_dequantize_row(type, blocks, out, WIDTH);
+}
+
+/* Q8_0 by an engine that divides by the scale as the block keeps it, in binary16. */
+static void by_kept_scale(const float *x, float *out) {
+    for (int at = 0; at < WIDTH; at += 32) {
+        float most = 0;
+        for (int i = at; i < at + 32; i++) most = fmaxf(most, fabsf(x[i]));
+        float scale = fd_f16_to_f32(fd_f32_to_f16(most / 127));
+        for (int i = at; i < at + 32; i++) out[i] = scale * fminf(127, fmaxf(-127, rintf(x[i] / scale)));
+    }
+}
+
+Test(bounds_kv, integers_counted_by_the_scale_that_the_block_keeps_are_within) {
+    static double x[N], y[N], tau[N];
+    static const double none[N];
+    op_case *c = case_kv_write(WIDTH, 0, ROWS, ROWS, 0);
+    int n_differ = 0, n_beyond = 0, n_open = 0;
+    for (int at = 0; at < N; at += WIDTH) {
+        float blocks[WIDTH], own[WIDTH];
+        as_blocks(FD_Q8_0, (const float *)c->in[0] + at, blocks);
+        by_kept_scale((const float *)c->in[0] + at, own);
+        for (int i = 0; i < WIDTH; i++) {
+            x[at + i] = (double)((const float *)c->in[0])[at + i];
+            tau[at + i] = 0;
+            y[at + i] = (double)(own[i] - blocks[i]);
+        }
+    }
+    fd_bound_kv_flips(x, none, N, FD_Q8_0, tau);
+    for (int i = 0; i < N; i++) {
+        n_differ += y[i] < 0 || y[i] > 0;
+        n_beyond += !(fabs(y[i]) <= tau[i]);
+        n_open += tau[i] > 4e-3;
+    }
+    cr_expect(n_differ > 0 && n_beyond == 0, "%d steps differ, %d beyond the bound", n_differ, n_beyond);
+    cr_expect(n_open < N / 20, "%d of %d elements are open", n_open, N);
+    case_free(c);
 }
 
 Test(bounds_kv, other_steps_are_within_where_rounding_may_take_them_and_beyond_elsewhere) {
