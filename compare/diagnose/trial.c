@@ -145,7 +145,9 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
     fd_variant v;
     bool ahead;
     *yes = false;
-    if (!t->few.bench || (t->n_span == 1 && h->guess == FD_GUESS_FAULT)) return FD_OK;
+    /* the bounds of a cache's rows are 0, and those of rounded ones are not */
+    const bool in_steps = t->n_span == 1 && (h->guess == FD_GUESS_FAULT || h->guess == FD_GUESS_ROUNDED);
+    if (!t->few.bench || in_steps) return FD_OK;
     FD_TRY(looks_ahead(t, h, &ahead, err));
     if (ahead) return FD_OK;
     FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
