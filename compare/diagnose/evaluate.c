@@ -114,6 +114,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (in->unrounded[k] && in->x[k] != in->hidden.rows) args->in[k] = in->unrounded[k];
         FD_TRY(fd_variant_bound(r, args, output, &out->tau, err));
+        if (fd_bench_runs_otherwise(ev, node)) FD_TRY(fd_bench_bound_otherwise(ev, args, out->tau, err));
         if (ev->h.guess == FD_GUESS_INPUT_FACTOR && node->op == FD_OP_ADD && fd_hypothesis_may_concern(&ev->h, node))
             allow_partial_sums(ev, args, in->x[ev->h.which], out->tau);
     }

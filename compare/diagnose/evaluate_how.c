@@ -134,27 +134,71 @@ static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
     free(weights);
 }
 
-/* A norm that rounds before it multiplies by its weight, a gated activation before it multiplies by up. */
-static void run_rounded_factor(const fd_evaluation *ev, const fd_op_args *args) {
-    const int64_t n = fd_node_width(args->node), n_all = args->n_pos * n;
-    const bool norm = args->weight[0] != NULL;
-    const int64_t n_weight = norm ? args->weight[0]->n_col : 0, n_one = norm ? n_weight : n_all;
-    float *ones = malloc(sizeof *ones * (size_t)(n_one + n_weight)), *weight = ones + n_one, *out = args->out;
+/* A norm that rounds before it multiplies by its weight, a gated activation before it multiplies by up: element i is
+ * rows[i] · by[i % n_by]. */
+typedef struct two_factors {
+    float *memory; /* owned; NULL: out of memory */
+    float *rows, *by;
+    int64_t n, n_by;
+} two_factors;
+
+static two_factors factors_of(const fd_evaluation *ev, const fd_op_args *args) {
+    const int64_t n = args->n_pos * fd_node_width(args->node);
+    const bool norm = args->weight[0] != NULL, table = ev->h.which == FD_ROUNDED_TABLE && !norm;
+    two_factors f = {.n = n, .n_by = norm ? args->weight[0]->n_col : n};
+    float *ones, *gate;
+    f.memory = malloc(sizeof *f.memory * (size_t)(2 * n + 2 * f.n_by));
+    if (!f.memory) return f;
+    f.rows = f.memory;
+    f.by = f.rows + n;
+    ones = f.by + f.n_by;
+    gate = ones + f.n_by;
     fd_op_args plain = *args;
-    fd_weight of_ones = {.dtype = FD_F32, .n_row = 1, .n_col = n_weight, .data = ones};
-    for (int64_t i = 0; ones && i < n_one; i++) ones[i] = 1;
-    if (ones && norm) fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, weight, n_weight);
-    if (ones && norm) plain.weight[0] = &of_ones;
-    if (ones && !norm) plain.in[1] = ones;
+    fd_weight of_ones = {.dtype = FD_F32, .n_row = 1, .n_col = f.n_by, .data = ones};
+    for (int64_t i = 0; i < f.n_by; i++) ones[i] = 1;
+    if (norm) {
+        fd_dequantize_row(args->weight[0]->dtype, args->weight[0]->data, f.by, f.n_by);
+        plain.weight[0] = &of_ones;
+    } else {
+        memcpy(f.by, args->in[1], sizeof *f.by * (size_t)n);
+        plain.in[1] = ones;
+    }
+    if (table) {
+        memcpy(gate, args->in[0], sizeof *gate * (size_t)n);
+        fd_round_type_rows(ev->h.other, gate, args->n_pos, fd_node_width(args->node));
+        plain.in[0] = gate;
+    }
+    plain.out = f.rows;
     fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &plain);
-    if (!ones) return;
-    fd_round_type_rows(ev->h.other, out, args->n_pos, n);
-    for (int64_t i = 0; i < n_all; i++) out[i] *= norm ? weight[i % n_weight] : ((const float *)args->in[1])[i];
-    free(ones);
+    return f;
+}
+
+static void run_rounded_factor(const fd_evaluation *ev, const fd_op_args *args) {
+    two_factors f = factors_of(ev, args);
+    if (!f.memory) return;
+    fd_round_type_rows(ev->h.other, f.rows, 1, f.n);
+    for (int64_t i = 0; i < f.n; i++) ((float *)args->out)[i] = f.rows[i] * f.by[i % f.n_by];
+    free(f.memory);
 }
 
 static bool rounds_factor(const fd_hypothesis *h) {
-    return h->guess == FD_GUESS_ROUNDED && h->which == FD_ROUNDED_FACTOR;
+    return h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_FACTOR || h->which == FD_ROUNDED_TABLE);
+}
+
+fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args, double *tau, fd_error *err) {
+    if (!rounds_factor(&ev->h)) return FD_OK;
+    two_factors f = factors_of(ev, args);
+    double *steps = f.memory ? malloc(3 * sizeof *steps * (size_t)f.n) : NULL;
+    for (int64_t i = 0; steps && i < f.n; i++) {
+        double by = fabs((double)f.by[i % f.n_by]);
+        steps[i] = by > 0 ? tau[i] / by : 0;
+    }
+    if (steps) fd_round_type_bounds(ev->h.other, f.rows, steps, 1, f.n, steps + f.n);
+    for (int64_t i = 0; steps && i < f.n; i++) tau[i] += steps[i] * fabs((double)f.by[i % f.n_by]);
+    free(f.memory);
+    const bool done = steps != NULL;
+    free(steps);
+    return done ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
 }
 
 /* At the node asked about alone, whose rows are the candidate's. */

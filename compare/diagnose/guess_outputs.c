@@ -81,7 +81,8 @@ static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
     const bool gated = (node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL) && node->input[1] >= 0;
     const bool factor = gated || (node->op == FD_OP_RMS_NORM && node->weight[0] >= 0);
     const int n = n_type(node->op);
-    for (int which = 0; which < FD_ROUNDED_FACTOR + factor; which++)
+    const int n_rule = gated ? FD_ROUNDED_TABLE + 1 : factor ? FD_ROUNDED_FACTOR + 1 : FD_ROUNDED_FACTOR;
+    for (int which = 0; which < n_rule; which++)
         for (int i = 0; i < (which == FD_ROUNDED_RESULT ? n : 2) && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .which = which, .other = types[i]};
             FD_TRY(fd_trial_try(t, &h, err));

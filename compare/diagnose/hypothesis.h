@@ -104,6 +104,7 @@ typedef enum fd_round_rule {
     FD_ROUNDED_INPUT,
     FD_ROUNDED_BOTH,
     FD_ROUNDED_FACTOR, /* what a norm multiplies by its weight, or a gated activation by up */
+    FD_ROUNDED_TABLE,  /* and gate before it, as where a table holds the activation */
 } fd_round_rule;
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,

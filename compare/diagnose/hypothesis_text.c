@@ -228,9 +228,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             h->node < 0 ? " everywhere: " : "",
             h->which == FD_ROUNDED_FACTOR && node->weight[0] >= 0 ? "what its weight multiplies is "
             : h->which == FD_ROUNDED_FACTOR                       ? "what up is multiplied by is "
-            : h->which == FD_ROUNDED_INPUT                        ? "what it reads is "
-            : h->which == FD_ROUNDED_BOTH                         ? "what it reads and what it gives are "
-                                                                  : "",
+            : h->which == FD_ROUNDED_TABLE ? "gate and what up is multiplied by, as in a table, are "
+            : h->which == FD_ROUNDED_INPUT ? "what it reads is "
+            : h->which == FD_ROUNDED_BOTH  ? "what it reads and what it gives are "
+                                           : "",
             fd_round_type_name(h->other));
         break;
     }

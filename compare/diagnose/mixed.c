@@ -13,6 +13,11 @@ static bool may_be_kept_so(fd_op op) {
 /* Beyond the bound by so little, where this has room for most of an error: the same in other layers may be within. */
 #define LITTLE_BEYOND 2.0
 
+/* ggml's CPU kernels did so for years. */
+static bool may_be_a_table(fd_op op) {
+    return op == FD_OP_SILU_MUL || op == FD_OP_GELU_MUL;
+}
+
 /* Each tensor of the node's kind that was judged departs; through unrecorded ones, half of them, or by little. */
 static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
     int32_t n_depart = 0, n_within = 0;
@@ -28,15 +33,18 @@ static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
-        bool may = may_be_kept_so(graph->nodes[i].op) || f->span_first != f->node; /* then it may lie in between */
+        const fd_op op = graph->nodes[i].op;
+        bool may =
+            may_be_kept_so(op) || may_be_a_table(op) || f->span_first != f->node; /* then it may lie in between */
         if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, f))) return false;
     }
     return of->found;
 }
 
 static bool rounds_what_may_be(const fd_node *nodes, const fd_hypothesis *h) {
-    if (h->guess != FD_GUESS_ROUNDED || h->which != FD_ROUNDED_RESULT) return false;
-    return may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
+    if (h->guess != FD_GUESS_ROUNDED) return false;
+    if (h->which == FD_ROUNDED_TABLE) return h->other == FD_F16;
+    return h->which == FD_ROUNDED_RESULT && may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
 }
 
 bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e) {

@@ -61,6 +61,36 @@ Test(kept_rounded, products_kept_in_16_bits_everywhere_are_no_bug_and_in_one_lay
     close_model(&b);
 }
 
+/* By another exponential than the replay's: some values near the middle between two of binary16 go to the other. */
+static void from_a_table(const fd_op_args *args) {
+    const float *gate = args->in[0], *up = args->in[1];
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
+        float x = fd_dot_round_f16(gate[i]), slightly_more = x * (1 + 0x1p-23f);
+        ((float *)args->out)[i] = fd_dot_round_f16(slightly_more / (1 + expf(-x))) * up[i];
+    }
+}
+
+Test(kept_rounded, an_activation_from_a_table_in_16_bits_everywhere_is_no_bug_and_in_one_layer_is_named) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int everywhere = 0; everywhere < 2; everywhere++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t i = 0; i < faulty->n_node; i++)
+            if (ends_with(faulty->nodes[i].name, "ffn_act") && (everywhere || faulty->nodes[i].layer == 2))
+                faulty->nodes[i].override = from_a_table;
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .numerics = "unknown"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%d: %s", everywhere,
+                     fd_verdict_status_name(v.status));
+        const char *said = everywhere && v.reasons.n ? v.reasons.items[0].text : e->remaining[0].summary;
+        cr_expect(strstr(said, "as in a table") && (everywhere || e->named), "%d: %s", everywhere, said);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}
+
 Test(kept_rounded, a_cache_kept_in_blocks_or_8_bits_everywhere_is_no_bug_and_in_one_layer_is) {
     static const struct {
         fd_override_fn how;
