@@ -1,6 +1,7 @@
 #include "compare/replay/findings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "compare/diff/inputs.h"
@@ -19,9 +20,25 @@ static fd_code describe_inputs(const fd_finding_context *c, const fd_node *node,
     return FD_OK;
 }
 
-/* Reference and candidate at the worst element stand first: the first bit that differs may be noise. */
-static void put_worst_first(fd_divergence *d, const fd_node_finding *f, bool of_reference) {
-    double ref = of_reference ? f->candidate : f->reference, cand = of_reference ? f->reference : f->candidate;
+/* What the other run has where the finding is worst; *value stays where a row has padding. */
+static fd_code read_other(const fd_finding_context *c, const fd_node_pair *np, const fd_node_finding *f,
+                          bool of_reference, double *value, fd_error *err) {
+    const fd_node *node = &c->graph->nodes[f->node];
+    const int64_t n = fd_node_elements(node, f->pos + 1);
+    if (f->has_reference || node->over_kv || f->worst < 0 || f->worst >= n) return FD_OK;
+    double *row = malloc(sizeof *row * (size_t)n);
+    if (!row) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
+    fd_code code = of_reference ? fd_trace_read(c->pair->cand, np->cand, f->pos, NULL, row, err)
+                                : fd_trace_read(c->pair->ref, np->ref, f->pos, NULL, row, err);
+    if (code == FD_OK) *value = row[f->worst];
+    free(row);
+    return code;
+}
+
+/* Reference and candidate at the worst element stand first: the first bit that differs may be noise. `other`: of the run that was
+ * not judged. */
+static void put_worst_first(fd_divergence *d, const fd_node_finding *f, bool of_reference, double other) {
+    double ref = of_reference ? f->candidate : other, cand = of_reference ? other : f->candidate;
     fd_tensor_view one[2] = {{&ref, FD_F64}, {&cand, FD_F64}};
     fd_tensor_diff diff;
     fd_diff_tensors(one[0], one[1], 1, d->diff.grid, &diff);
@@ -42,8 +59,10 @@ fd_code fd_finding_divergence(const fd_finding_context *c, const fd_node_finding
         FD_TRY(fd_trace_pair_values(c->pair, np, f->pos, &look, err));
         d->has_values = look.has_diff;
         if (look.has_diff) {
+            double other = f->reference;
+            FD_TRY(read_other(c, np, f, of_reference, &other, err));
             d->diff = look.diff;
-            put_worst_first(d, f, of_reference);
+            put_worst_first(d, f, of_reference, other);
         }
     }
     return describe_inputs(c, node, d, err);

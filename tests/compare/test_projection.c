@@ -112,6 +112,8 @@ Test(projection, a_wrong_eps_in_binary32_is_found_through_layers) {
         cr_expect(e->named && strcmp(e->remaining[0].name, bugs[i].name) == 0, "%s: %s", bugs[i].fault,
                   e->remaining[0].name);
         n_by_slope += e->slope_rows > 0;
+        cr_expect(isfinite(v.divergence.diff.first.ref) && isfinite(v.divergence.diff.first.cand), "%s: %g against %g",
+                  bugs[i].fault, v.divergence.diff.first.ref, v.divergence.diff.first.cand);
         fd_verdict_free(&v);
         fd_graph_free(faulty);
         fd_fault_owner_free(owner);
