@@ -162,7 +162,7 @@ static const fd_fault rows[] = {
            "V is zero in the cache: its rows are never written, or written as zeros"),
      .nodes = "cache_v", .override = nothing, .info.lasting = true},
     {CACHE("v_normed", "cache_v", FD_OP_KV_WRITE, "V's heads are normed, as K's are"), .nodes = "cache_v",
-     .applies = norms_k, .override = normed, .info.lasting = true},
+     .applies = norms_k, .override = normed, .info.lasting = true, .info.roundings = 8},
     {CACHE("v_first_step_lost", "cache_v", FD_OP_KV_WRITE,
            "V's rows of the first step are never written: they are zero in later steps, too"),
      .nodes = "cache_v", .override = not_the_first, .info.lasting = true},

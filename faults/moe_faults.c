@@ -103,11 +103,16 @@ static float share_one(const float *weights, int32_t n, int32_t r) {
 static float share_reversed(const float *weights, int32_t n, int32_t r) {
     return weights[n - 1 - r];
 }
+static float share_twice(const float *weights, int32_t n, int32_t r) {
+    (void)n;
+    return weights[r] * weights[r];
+}
 static float share_of_first(const float *weights, int32_t n, int32_t r) {
     (void)n;
     return r == 0 ? weights[0] : 0.0f;
 }
 FD_OVERRIDE(unweighted, sum(args, share_one))
+FD_OVERRIDE(weighted_twice, sum(args, share_twice))
 FD_OVERRIDE(reversed, sum(args, share_reversed))
 FD_OVERRIDE(first_alone, sum(args, share_of_first))
 FD_APPLIES(several, graph->nodes[node->input[1]].shape[0] > 1)
@@ -137,6 +142,9 @@ static const fd_fault rows[] = {
      .applies = has_bias, .edit = bias_missing},
     {MOE("moe_unweighted", "ffn_moe_out", FD_OP_EXPERT_SUM, "the experts' outputs are added without their weights"),
      .override = unweighted},
+    {MOE("moe_weighted_twice", "ffn_moe_out", FD_OP_EXPERT_SUM,
+         "each expert's output is multiplied by its weight twice"),
+     .override = weighted_twice},
     {MOE("moe_weights_reversed", "ffn_moe_out", FD_OP_EXPERT_SUM,
          "the weights are in the other order than the experts: the last one's goes to the first"),
      .applies = several, .override = reversed},

@@ -181,6 +181,25 @@ FD_OVERRIDE(frequency_bf16, rounded_frequencies(args, fd_fault_to_bf16, false))
 FD_OVERRIDE(angle_f16, rounded_frequencies(args, fd_fault_to_f16, true))
 FD_OVERRIDE(angle_bf16, rounded_frequencies(args, fd_fault_to_bf16, true))
 
+/* K's rotation of that layer; NULL: there is none. */
+static const fd_node *rope_of_k(const fd_graph *graph, const fd_node *cache) {
+    const int32_t id = fd_fault_sibling(graph, cache, "attn_k_rope");
+    return id < 0 || graph->nodes[id].op != FD_OP_ROPE ? NULL : &graph->nodes[id];
+}
+static bool turns_as_k(const fd_graph *graph, const fd_node *node) {
+    const fd_node *k = rope_of_k(graph, node);
+    return k && node->n_dim == 2 && node->shape[0] == k->shape[0] && node->shape[1] == k->shape[1];
+}
+static void v_turned(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    fd_op_args as_k = *args;
+    as_k.node = rope_of_k(args->graph, args->node);
+    as_k.weight[0] = as_k.node ? fd_fault_weight(args->graph, as_k.node, 0) : NULL;
+    as_k.out = (float *)args->out + args->pos0 * width;
+    if (!as_k.node) return;
+    rotate_rows(&as_k, 0, 1.0f, 1, as_is);
+}
+
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
@@ -227,6 +246,11 @@ static const fd_fault rows[] = {
           "RoPE writes the first of a pair before it computes the second, which then reads the new value"),
      .override = in_place},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
+    {.info = {"rope_on_v", "rope", "RoPE is applied to V, too", "cache_v", false, .lasting = true, .roundings = 8},
+     .op = FD_OP_KV_WRITE,
+     .nodes = "cache_v",
+     .applies = turns_as_k,
+     .override = v_turned},
     {ROPE("rope_scaling_ignored", "attn_q_rope",
           "the context scaling of RoPE (linear, llama3, YaRN, LongRoPE, frequency factors) is ignored"),
      .applies = is_scaled, .edit = scaling_ignored},

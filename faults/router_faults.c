@@ -87,25 +87,42 @@ typedef struct weight_rule {
     bool last_left_out; /* fewer experts than the model has */
     bool alike;         /* each has the same */
     bool over_largest;  /* divided by the first one's, not by their sum */
+    bool squared;
 } weight_rule;
+
+/* What is divided by the sum, or stands for itself: of a softmax over the chosen ones e^(x - max). */
+static float weight_before_sum(const fd_op_args *args, const float *x, int32_t p, int32_t r) {
+    const int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
+    const float *id = (const float *)args->in[1] + (int64_t)p * k;
+    const int64_t expert = fd_expert_of((double)id[r], n);
+    float max = -INFINITY;
+    if (expert < 0 || args->node->gating != FD_GATING_SOFTMAX) return expert < 0 ? NAN : x[expert];
+    for (int32_t i = 0; i < k; i++) {
+        const int64_t other = fd_expert_of((double)id[i], n);
+        if (other >= 0) max = fmaxf(max, x[other]);
+    }
+    return fd_exp32(x[expert] - max);
+}
 
 static void weights_by(const fd_op_args *args, weight_rule how) {
     const int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0], used = k - how.last_left_out;
-    const bool normalised = args->node->gating == FD_GATING_NORMALISED;
+    const bool normalised = args->node->gating != FD_GATING_GATHER;
     for (int32_t p = 0; p < args->n_pos; p++) {
-        const float *x = (const float *)args->in[0] + (int64_t)p * n, *id = (const float *)args->in[1] + (int64_t)p * k;
+        const float *x = (const float *)args->in[0] + (int64_t)p * n;
         float *w = (float *)args->out + (int64_t)p * k;
         for (int32_t r = 0; r < k; r++) {
-            const int64_t expert = fd_expert_of((double)id[r], n);
-            w[r] = r >= used ? 0 : expert < 0 ? NAN : how.alike ? 1.0f / (float)k : x[expert];
+            const float own = weight_before_sum(args, x, p, r);
+            w[r] = r >= used ? 0 : how.alike && !isnan(own) ? 1.0f / (float)k : own;
         }
         const float by = how.over_largest ? w[0] : fd_sum(w, used);
         for (int32_t r = 0; r < used; r++) w[r] = (normalised && !how.alike ? w[r] / by : w[r]) * args->node->scale;
+        for (int32_t r = 0; r < used && how.squared; r++) w[r] = w[r] * w[r];
     }
 }
 FD_OVERRIDE(last_left_out, weights_by(args, (weight_rule){.last_left_out = true}))
 FD_OVERRIDE(alike, weights_by(args, (weight_rule){.alike = true}))
 FD_OVERRIDE(over_largest, weights_by(args, (weight_rule){.over_largest = true}))
+FD_OVERRIDE(squared, weights_by(args, (weight_rule){.squared = true}))
 FD_APPLIES(several_of_no_softmax, node->shape[0] > 1 && !softmaxes(graph, node))
 FD_APPLIES(several_normalised, node->shape[0] > 1 && normalises(graph, node))
 FD_APPLIES(several_weights, node->shape[0] > 1)
@@ -169,6 +186,8 @@ static const fd_fault rows[] = {
      .applies = several_of_no_softmax, .override = last_left_out},
     {MOE("moe_weights_alike", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS, "the chosen experts all have the same weight"),
      .applies = several_weights, .override = alike},
+    {MOE("moe_weights_squared", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS, "the chosen experts' weights are squared"),
+     .override = squared},
     {MOE("moe_over_largest", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "the chosen experts' probabilities are divided by the first one's, not by their sum"),
      .applies = several_normalised, .override = over_largest},

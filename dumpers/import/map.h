@@ -67,7 +67,8 @@ typedef struct fd_name_map_rule {
     int line;
     fd_name_map_source *sources; /* in order of preference */
     size_t n_source;
-    char *node; /* with {layer}, {rank} or {last}, for which a number stands, or {name}, the rest of the tensor's name */
+    char
+        *node; /* with {layer}, {rank} or {last}, for which a number stands, or {name}, the rest of the tensor's name */
     fd_name_map_dim shape[FD_NAME_MAP_MAX_ARGS]; /* of the array, for dumps without dimensions */
     int n_shape;                                 /* 0: the file's */
     bool has_axis;
@@ -80,6 +81,12 @@ typedef struct fd_name_map_rule {
     int n_op;
 } fd_name_map_rule;
 
+/* The names that an undecided line is about: no rule below it takes them. */
+typedef struct fd_name_map_asked {
+    int line;
+    char *pattern;
+} fd_name_map_asked;
+
 typedef struct fd_name_map_list {
     char **items;
     size_t n;
@@ -91,7 +98,8 @@ typedef struct fd_name_map {
     fd_name_map_rule *rules;
     size_t n_rule;
     fd_name_map_list skip, allow, absent;
-    fd_name_map_list ask; /* "FILE:LINE: text" of each undecided line */
+    fd_name_map_list ask;     /* "FILE:LINE: text" of each undecided line */
+    fd_name_map_asked *asked; /* [ask.n] */
 } fd_name_map;
 
 /* Text [size], no NUL needed. FD_ERR_INPUT says FILE:LINE and what is wrong. */
@@ -107,6 +115,9 @@ typedef struct fd_name_map_capture {
     int32_t last;        /* the last layer, for {last}; set by the caller */
     const char *name;    /* in the name: what {name} stands for; NULL: the pattern has none */
 } fd_name_map_capture;
+/* Does a line above the rule say that the name is undecided? */
+bool fd_name_map_is_asked(const fd_name_map *map, const fd_name_map_rule *rule, const char *name);
+
 /* The whole name against * ? {layer} {layer+1} {rank} {name}. */
 bool fd_name_map_matches(const char *pattern, const char *name, fd_name_map_capture *capture);
 /* False where the rule's arch= does not name the architecture; NULL: not known, and no arch= names it. */

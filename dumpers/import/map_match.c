@@ -74,6 +74,13 @@ bool fd_name_map_listed(const fd_name_map_list *list, const char *name) {
     return false;
 }
 
+bool fd_name_map_is_asked(const fd_name_map *map, const fd_name_map_rule *rule, const char *name) {
+    fd_name_map_capture unused;
+    for (size_t i = 0; i < map->ask.n; i++)
+        if (map->asked[i].line < rule->line && fd_name_map_matches(map->asked[i].pattern, name, &unused)) return true;
+    return false;
+}
+
 bool fd_name_map_is_for(const fd_name_map_rule *rule, const char *arch) {
     if (!rule->archs) return true;
     const bool all_but = rule->archs[0] == '!';

@@ -98,7 +98,8 @@ static fd_code take_rule(parser *p) {
     if (!(rule->node = strdup(p->words[at]))) return no_memory(p);
     for (size_t i = 0; i < rule->n_source; i++)
         if (!placeholders_fit(rule->sources[i].pattern, rule->node))
-            return wrong(p, "the node has a {layer}, {rank} or {name} (at the end) that the source lacks:", rule->sources[i].pattern);
+            return wrong(p, "the node has a {layer}, {rank} or {name} (at the end) that the source lacks:",
+                         rule->sources[i].pattern);
     for (at++; at < p->n_word; at++) {
         const char *what = fd_name_map_take_operation(p->words[at], rule);
         if (what) return wrong(p, what, p->words[at]);
@@ -114,7 +115,15 @@ static fd_code take_ask(parser *p) {
     if (!to) return no_memory(p);
     fprintf(to, "%s:%d:", p->map->name, p->line);
     for (int i = 1; i < p->n_word; i++) fprintf(to, " %s", p->words[i]);
-    return fclose(to) == 0 && append(&p->map->ask, text) ? FD_OK : no_memory(p);
+    fd_name_map_asked *asked = realloc(p->map->asked, (p->map->ask.n + 1) * sizeof *asked);
+    char *pattern = strdup(p->n_word > 1 ? p->words[1] : "");
+    if (asked) p->map->asked = asked;
+    if (fclose(to) != 0 || !asked || !pattern || !append(&p->map->ask, text)) {
+        free(pattern);
+        return no_memory(p);
+    }
+    asked[p->map->ask.n - 1] = (fd_name_map_asked){p->line, pattern};
+    return FD_OK;
 }
 
 static fd_code take_line(parser *p) {
@@ -200,6 +209,8 @@ void fd_name_map_free(fd_name_map *map) {
     free_list(&map->skip);
     free_list(&map->allow);
     free_list(&map->absent);
+    for (size_t i = 0; i < map->ask.n; i++) free(map->asked[i].pattern);
+    free(map->asked);
     free_list(&map->ask);
     free(map->name);
     free(map);

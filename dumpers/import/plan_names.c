@@ -100,10 +100,11 @@ static fd_code add_ranked(fd_planner *p, ranked *found, size_t n, size_t rule, s
     return FD_OK;
 }
 
-/* By a rule above that leaves it to no other. */
+/* By a line above that leaves it to no other. */
 static bool is_taken(const fd_planner *p, size_t rule, size_t tensor) {
     const fd_name_map_rule *r = &p->plan->map->rules[rule];
-    return (r->otherwise && p->touched[tensor]) || (!r->archs && p->claimed[tensor]);
+    return (r->otherwise && p->touched[tensor]) || (!r->archs && p->claimed[tensor]) ||
+           fd_name_map_is_asked(p->plan->map, r, fd_source_at(p->plan->source, tensor)->name);
 }
 
 static fd_code match_source(fd_planner *p, size_t rule, size_t choice, bool with_rank) {
