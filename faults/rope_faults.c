@@ -8,11 +8,6 @@
 
 #include "model/gguf/quant.h"
 
-static void pairing(fd_fault_site *site) {
-    fd_rope *rope = &site->node->rope;
-    rope->pairing = rope->pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
-}
-
 /* 10000 is what engines default to, 1e6 what qwen2 and later llamas need. */
 FD_EDIT(base, node->rope.base = node->rope.base == 10000.0 ? 1e6 : 10000.0)
 
@@ -88,35 +83,6 @@ FD_OVERRIDE(table_in_bf16, rotate_rows(args, 0, 1.0f, 1, fd_fault_to_bf16))
 FD_OVERRIDE(twice, rotate_rows(args, 0, 1.0f, 2, as_is))
 /* cos 0 = 1 and sin 0 = 0: position 0 leaves a row as it is. */
 FD_OVERRIDE(not_at_all, rotate_rows(args, 0, 1.0f, 0, as_is))
-
-/* Neighbours are turned, which the file has, but of weights in the checkpoint's order: there element e of the first half is
- * what the file has at 2e, and of the second at 2e + 1. */
-FD_APPLIES(is_interleaved, node->rope.pairing == FD_ROPE_INTERLEAVED && node->rope.n_rot % 4 == 0)
-static int32_t in_file(int32_t e, int32_t half) {
-    return e < half ? 2 * e : 2 * (e - half) + 1;
-}
-static void unpermuted(const fd_op_args *args) {
-    const fd_node *node = args->node;
-    int64_t width = fd_node_width(node), head_dim = node->shape[1];
-    int32_t half = node->rope.n_rot / 2;
-    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
-    if (!cosine) {
-        fd_fault_nan(args, width);
-        return;
-    }
-    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
-    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
-        if (at % width == 0)
-            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
-        for (int32_t i = 0; i < half; i++) {
-            float *head = (float *)args->out + at, *first = head + in_file(2 * i, half);
-            float *second = head + in_file(2 * i + 1, half), a = *first, b = *second;
-            *first = fmaf(a, cosine[i], -(b * sine[i]));
-            *second = fmaf(a, sine[i], b * cosine[i]);
-        }
-    }
-    free(cosine);
-}
 
 /* The second of a pair is computed from the first's new value: a·s + b·c with what was written over a. */
 static void in_place(const fd_op_args *args) {
@@ -203,13 +169,6 @@ static void v_turned(const fd_op_args *args) {
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
-    {ROPE("rope_pairing", "attn_q_rope",
-          "RoPE rotates the other pairs: halves for neighbours or neighbours for halves"),
-     .edit = pairing},
-    {ROPE("rope_pairing_unpermuted", "attn_q_rope",
-          "RoPE rotates neighbours of Q and K in the checkpoint's order, whose halves are pairs: they were not "
-          "permuted"),
-     .applies = is_interleaved, .override = unpermuted},
     {ROPE("rope_base", "attn_q_rope", "RoPE has the other usual base: 10000 for 1e6, or 1e6 for 10000"), .edit = base},
     {ROPE("rope_exponent", "attn_q_rope", "RoPE's exponent is i/d for 2i/d"), .edit = exponent},
     {ROPE("rope_q_one_further", "attn_q_rope", "RoPE turns Q, and Q alone, by the angle of position + 1"),

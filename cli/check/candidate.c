@@ -8,6 +8,7 @@
 #include "cli/check/rank_dumps.h"
 #include "cli/check/split_steps.h"
 #include "cli/import/auto_map.h"
+#include "cli/import/map_lines.h"
 #include "cli/import/mapped_trace.h"
 #include "cli/open_trace.h"
 #include "cli/output.h"

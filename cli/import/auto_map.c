@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/import/map_lines.h"
 #include "cli/temporary.h"
 #include "compare/replay/own_values.h"
 #include "reference_cpu/reference.h"
@@ -38,17 +39,6 @@ static void drop(stand *s) {
     free(s->text);
     fd_trace_close(s->own);
     *s = (stand){0};
-}
-
-void fd_cli_put_rules(FILE *to, const char *builtin, size_t size, const char *found) {
-    if (builtin) fwrite(builtin, 1, size, to);
-    for (const char *line = found, *end; *line; line = *end ? end + 1 : end) {
-        end = line + strcspn(line, "\n");
-        const char *arrow = strstr(line, " -> "), *comment = strstr(line, "  # ");
-        if (!arrow || arrow > end || line[0] == '#' || strncmp(line, "ask ", 4) == 0) continue;
-        if (!comment || comment > end) comment = end;
-        fprintf(to, "%.*s else\n", (int)(comment - line), line);
-    }
 }
 
 /* The map that `how` has, the rules of `text`, those of `taken`. */
@@ -115,6 +105,7 @@ static fd_code attempt(search *s, const stand *from, const fd_propose_choice *co
     char lines[1200] = "";
     size_t at = 0;
     *out = (stand){0};
+    if (!from->taken || !from->taken[0]) at = fd_cli_put_asked(from->text, lines, sizeof lines);
     for (size_t i = 0; i < n; i++)
         at += (size_t)snprintf(lines + at, sizeof lines - at, "%-44s -> %s%s%s  # %s\n", choices[i]->source,
                                choices[i]->node, choices[i]->ops[0] ? " " : "", choices[i]->ops, why);
@@ -254,8 +245,8 @@ static fd_code finish(const search *s, stand *at) {
     FD_TRY(make_map(s, "", at->taken, &map));
     fd_code code = propose(s, at->own, map, &rest);
     fd_name_map_free(map);
-    for (const char *c = at->taken; *c; c++) n += *c == '\n';
-    if (code == FD_OK && asprintf(&whole, "%s%s", at->taken, rest.text) < 0)
+    for (const char *c = at->taken; *c;) n += strncmp(fd_cli_next_line(&c, ""), "ask ", 4) != 0;
+    if (code == FD_OK && !(whole = fd_cli_join_lines(at->taken, rest.text)))
         code = fd_fail(s->err, FD_ERR_MEMORY, "map auto: out of memory");
     if (code == FD_OK) {
         free(at->text);

@@ -11,8 +11,4 @@
 fd_code fd_cli_auto_map(const fd_source *source, const fd_import_options *how, const fd_trace *ref, char **text,
                         size_t *size, fd_proposal *found, fd_error *err);
 
-/* The rules of `found`, a proposed map, behind the text of a built-in map (NULL: none), each for tensors alone that no rule above
- * it takes. What is undecided stays out. */
-void fd_cli_put_rules(FILE *to, const char *builtin, size_t size, const char *found);
-
 #endif

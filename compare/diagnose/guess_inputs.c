@@ -158,12 +158,32 @@ static fd_code try_fused_products(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* Through all of a layer, from its first norm on: its weights are another layer's, as where layers are loaded in another order. */
+static fd_code try_layers(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = graph_of(t);
+    const int32_t layer = t->all.request->args.node->layer, n_layer = graph->hparams.n_layer;
+    int32_t n_norm = 0;
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &graph->nodes[t->span[i]];
+        n_norm +=
+            node->layer == layer && (node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM) && node->n_dim == 1;
+    }
+    for (int32_t away = 1; away < n_layer && n_norm > 0 && layer >= 0; away++)
+        for (int sign = -1; sign <= 1 && !fd_trial_fits(t); sign += 2) {
+            const int32_t other = layer + sign * away;
+            const fd_hypothesis h = {.guess = FD_GUESS_WEIGHT, .node = -1, .layer = layer, .other = other};
+            if (other >= 0 && other < n_layer) FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
 fd_code fd_guess_own_weights(fd_trial *t, fd_error *err) {
     return try_weights(t, t->all.request->args.node, err);
 }
 
 fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
-    if (t->n_span > 1) FD_TRY(try_fused_products(t, err));
+    if (t->n_span > 1) FD_TRY(try_layers(t, err));
+    if (t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_fused_products(t, err));
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *node = &graph_of(t)->nodes[t->span[i]];
         FD_TRY(try_blocks(t, node, err));

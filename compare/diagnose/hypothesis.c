@@ -67,6 +67,25 @@ static void fill_weights(const fd_graph *graph, fd_faulty_node *out) {
         if (out->node.weight[k] >= 0) out->weight[k] = graph->weights[out->node.weight[k]];
 }
 
+/* The weights that another layer has of the same names; false: it has none. */
+static bool take_layer(const fd_graph *graph, int32_t layer, fd_faulty_node *out) {
+    bool any = false;
+    for (int k = 0; k < FD_MAX_WEIGHTS; k++) {
+        const fd_weight *own = out->node.weight[k] < 0 ? NULL : &graph->weights[out->node.weight[k]];
+        const char *suffix = own && strncmp(own->name, "blk.", 4) == 0 ? strchr(own->name + 4, '.') : NULL;
+        char name[96];
+        snprintf(name, sizeof name, "blk.%d%s", layer, suffix ? suffix : "");
+        for (int32_t w = 0; w < graph->n_weight && suffix; w++) {
+            const fd_weight *other = &graph->weights[w];
+            if (strcmp(other->name, name) != 0 || other->n_row != own->n_row || other->n_col != own->n_col) continue;
+            out->node.weight[k] = w;
+            out->weight[k] = *other;
+            any = true;
+        }
+    }
+    return any;
+}
+
 fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_faulty_node *out,
                            bool *edited, fd_error *err) {
     *edited = fd_hypothesis_may_concern(h, node);
@@ -85,7 +104,9 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
     if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
     if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);
-    if (*edited && h->guess == FD_GUESS_WEIGHT) {
+    if (*edited && h->guess == FD_GUESS_WEIGHT && h->node < 0) {
+        *edited = take_layer(graph, h->other, out);
+    } else if (*edited && h->guess == FD_GUESS_WEIGHT) {
         out->node.weight[h->which] = h->other;
         out->weight[h->which] = graph->weights[h->other];
     }
@@ -134,6 +155,10 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
             out->other = sibling(graph, h->other, node->layer + graph->nodes[h->other].layer - from);
         if (moved < 0 || out->other < 0) return false;
     }
+    if (h->node < 0 && h->guess == FD_GUESS_WEIGHT) { /* in the other layer: the two are exchanged */
+        if (node->layer == h->other) out->layer = h->other, out->other = h->layer;
+        return node->layer == h->layer || node->layer == h->other;
+    }
     if (h->node < 0) {
         out->layer = FD_ANY_LAYER;
         return true;
@@ -165,9 +190,10 @@ static int32_t weight_as(const fd_graph *graph, int32_t weight, int slot, const 
 }
 
 bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out) {
+    *out = *h;
+    if (h->node < 0) return false;
     const fd_node *own = &graph->nodes[h->node];
     const int64_t width = fd_node_width(node), own_width = fd_node_width(own);
-    *out = *h;
     out->node = node->id;
     if (h->guess == FD_GUESS_WEIGHT) {
         out->other = weight_as(graph, h->other, h->which, own, node);

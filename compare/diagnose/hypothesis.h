@@ -11,7 +11,8 @@ typedef enum fd_guess {
     /* what the op is given */
     FD_GUESS_PARAMETER, /* parameter `which` (parameters.h) is `value` */
     FD_GUESS_POSITION,  /* RoPE turns by another position: `which` is fd_position_rule */
-    FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its */
+    FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
+                        `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, are left out; of

@@ -30,7 +30,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->name;
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].name;
     case FD_GUESS_POSITION: return "other_position";
-    case FD_GUESS_WEIGHT: return "other_weight";
+    case FD_GUESS_WEIGHT: return h->node < 0 ? "other_layer" : "other_weight";
     case FD_GUESS_INPUT: return h->n ? "earlier_input" : "other_input";
     case FD_GUESS_INPUT_FACTOR: return "input_factor";
     case FD_GUESS_INPUT_TAIL: return "sum_cut_short";

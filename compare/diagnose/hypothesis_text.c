@@ -166,7 +166,9 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     }
     case FD_GUESS_POSITION: position_text(h, to, size); break;
     case FD_GUESS_WEIGHT:
-        if (h->end > 0)
+        if (h->node < 0)
+            SAY("layer %d has the weights of layer %d", h->layer, h->other);
+        else if (h->end > 0)
             SAY("rows %d…%d are those of %s, where %s is right", h->first, h->end - 1, graph->weights[h->other].name,
                 graph->weights[node->weight[h->which]].name);
         else

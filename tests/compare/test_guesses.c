@@ -95,6 +95,27 @@ Test(guesses, numbers_weights_and_inputs_are_named_with_their_values_whatever_is
     close_model(&b);
 }
 
+/* As where layers are loaded in another order. */
+static void exchange_layers_1_and_2(fd_graph *g, fd_node *n) {
+    for (int k = 0; k < FD_MAX_WEIGHTS && (n->layer == 1 || n->layer == 2); k++) {
+        char name[96];
+        if (n->weight[k] < 0) continue;
+        snprintf(name, sizeof name, "blk.%d%s", 3 - n->layer, strchr(g->weights[n->weight[k]].name + 4, '.'));
+        for (int32_t w = 0; w < g->n_weight; w++)
+            if (strcmp(g->weights[w].name, name) == 0) {
+                n->weight[k] = w;
+                break;
+            }
+    }
+}
+
+Test(guesses, another_layers_weights_are_named_through_all_of_a_layer) {
+    const guessed exchanged = {"", exchange_layers_1_and_2, "other_layer", "layer 1 has the weights of layer 2"};
+    bench b = open_bench(models[0], (recording){0});
+    expect_guess(&b, &exchanged, layers, "f32", true);
+    close_model(&b);
+}
+
 /* A sum that left the branch out would give the norm's values, too; but the next sum reads the same tensor, and is right. */
 Test(guesses, what_another_reader_of_an_unrecorded_tensor_refutes_is_not_named) {
     bench b = open_bench(models[0], (recording){0});

@@ -85,14 +85,30 @@ static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer
     return n;
 }
 
+static void ask_about_last(fd_proposer *p, const char *pattern, const char *reading) {
+    const int32_t last = p->plan.graph->hparams.n_layer - 1;
+    fd_proposed_rule rule = {0};
+    char node[96];
+    if (!begins_with_embeddings(p, pattern)) return;
+    snprintf(rule.source, sizeof rule.source, "%s", pattern);
+    snprintf(rule.ops, sizeof rule.ops, "%s", reading);
+    snprintf(node, sizeof node, "blk.%d.l_out", last);
+    for (size_t i = 0; i < p->n && fd_trace_find(p->ref, node) >= 0; i++) {
+        fd_name_map_capture capture;
+        if (!p->items[i].slice[0] && fd_name_map_matches(pattern, p->items[i].name, &capture) && capture.layer == last)
+            fd_propose_ask_last(p, &rule, &p->items[i], fd_trace_find(p->ref, node));
+    }
+}
+
 static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, bool after) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
     char pattern[300], reading[FD_PROPOSE_MAX_OPS];
     int32_t layer = fd_propose_layer_of(p, item->name, number, after, pattern, sizeof pattern);
     if (layer < 0 || item->slice[0] || !fd_array_is_float(t->type) || !take_layers(p, pattern, false)) return;
+    fd_propose_reading(item->best[0].node >= 0 ? item->best[0].ops : "", reading, sizeof reading);
+    if (after) ask_about_last(p, pattern, reading);
     size_t n = write_nodes(p, item, layer, pattern);
     if (n == 0) return;
-    fd_propose_reading(item->best[0].node >= 0 ? item->best[0].ops : "", reading, sizeof reading);
     fprintf(p->out, "%s%s  # by size alone%s: no layer's values decide\n", *reading ? " " : "", reading,
             n == 1 ? ", the only node of it that no name is" : "");
     p->total->n_ask += take_layers(p, pattern, true);

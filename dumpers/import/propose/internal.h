@@ -127,6 +127,10 @@ void fd_propose_compare_layers(fd_proposer *p);
 void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_proposed_rule *rule, const fd_proposed *of,
                           int32_t node, size_t n_layer);
 
+/* Of names numbered from the embeddings on, as transformers' hidden_states, the last may be what comes behind the last norm, which no
+ * other name is. Asks, instead of taking it by `rule` for node `last`, unless its values are nearest to that layer's; false: no. */
+bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *rule, fd_proposed *item, int32_t last);
+
 /* Is some name that node, by its values or by what was written? `but` is not asked; NULL. */
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
 /* May the tensor be the node, by its number of elements? */

@@ -1,4 +1,5 @@
 /* Do the layers' names say the same? */
+#include <math.h>
 #include <string.h>
 
 #include "dumpers/import/propose/internal.h"
@@ -196,4 +197,38 @@ void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_prop
             "layout, write above it: %s -> %s)\n",
             own.source, fits);
     p->total->n_differ++;
+}
+
+/* The norm behind the layers; -1. */
+static int32_t norm_behind(const fd_proposer *p, int32_t last) {
+    for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
+        const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+        if (node->layer < 0 && strcmp(node->inputs[0], fd_trace_node_at(p->ref, last)->name) == 0 &&
+            fd_trace_elements(node, 0) == fd_trace_elements(fd_trace_node_at(p->ref, last), 0))
+            return v;
+    }
+    return -1;
+}
+
+/* A logarithm: a bug changes sizes by less, a norm by more. */
+#define SAME_SIZE 0.4
+
+/* How far from the node's the sizes of its values are, as a logarithm; INFINITY: that node is not near. */
+static double other_size(const fd_proposed *item, int32_t node) {
+    for (int i = 0; i < FD_PROPOSE_KEEP && item->best[i].node >= 0; i++)
+        if (item->best[i].node == node) return fabs(log(fabs(item->best[i].factor)));
+    return INFINITY;
+}
+
+bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *l, fd_proposed *item, int32_t last) {
+    const int32_t n_layer = p->plan.graph->hparams.n_layer, norm = norm_behind(p, last);
+    if (!strstr(l->source, "{layer+1}") || fd_trace_node_at(p->ref, last)->layer + 1 != n_layer) return false;
+    if (norm < 0 || fd_propose_is_named(p, norm, item)) return false;
+    const bool nearest = item->matched && item->best[0].node == last;
+    if (nearest && other_size(item, last) <= fmin(other_size(item, norm), SAME_SIZE)) return false;
+    fprintf(p->out, "ask %s -> %s | %s%s%s  # the last of names numbered from the embeddings on\n", item->name,
+            fd_trace_node_at(p->ref, norm)->name, fd_trace_node_at(p->ref, last)->name, *l->ops ? " " : "", l->ops);
+    item->written = true;
+    p->total->n_ask++;
+    return true;
 }

@@ -27,29 +27,6 @@ static bool pattern_misleads(const fd_proposer *p, const fd_proposed_rule *l, in
     return false;
 }
 
-static void write_ask(fd_proposer *p, fd_proposed *item) {
-    fprintf(p->out, "ask %s -> %s", item->name, node_name(p, item->best[0].node));
-    for (int i = 1; i < FD_PROPOSE_KEEP && item->best[i].node >= 0 &&
-                    item->best[i].away < FD_PROPOSE_CLEAR * item->best[0].away + 1e-11;
-         i++)
-        fprintf(p->out, " | %s", node_name(p, item->best[i].node));
-    fprintf(p->out, "%s%s  #", *item->best[0].ops ? " " : "", item->best[0].ops);
-    for (int i = 0; i < FD_PROPOSE_KEEP && item->best[i].node >= 0; i++)
-        fprintf(p->out, " %.6f", 1 - item->best[i].away);
-    fprintf(p->out, "\n");
-    item->written = true;
-    p->total->n_ask++;
-}
-
-/* Of names numbered from the embeddings on, as transformers' hidden_states, the last may be what comes behind the last norm. */
-static bool may_be_behind_layers(const fd_proposer *p, const fd_proposed_rule *l, const fd_proposed *item,
-                                 const fd_name_map_capture *capture) {
-    if (!strstr(l->source, "{layer+1}") || capture->layer + 1 != p->plan.graph->hparams.n_layer) return false;
-    if (!item->matched || item->best[0].node < 0) return false;
-    const fd_trace_node *nearest = fd_trace_node_at(p->ref, item->best[0].node);
-    return nearest->layer < 0 && strcmp(nearest->op, "embed") != 0 && !fd_propose_is_named(p, item->best[0].node, item);
-}
-
 /* Names that the pattern takes although their own values decide nothing, as those after a bug: the other layers'
  * names speak for them. Appends their layers to `said`. `of` is one of the n_layer names whose values say `l`. */
 static void take_by_name(fd_proposer *p, const fd_proposed_rule *l, const fd_proposed *of, size_t n_layer, char *said,
@@ -66,10 +43,7 @@ static void take_by_name(fd_proposer *p, const fd_proposed_rule *l, const fd_pro
         if (capture.layer < 0 || !fd_name_map_node(&rule, &capture, node, sizeof node) ||
             fd_trace_find(p->ref, node) < 0)
             continue;
-        if (may_be_behind_layers(p, l, item, &capture)) {
-            write_ask(p, item);
-            continue;
-        }
+        if (fd_propose_ask_last(p, l, item, fd_trace_find(p->ref, node))) continue;
         item->written = true;
         if (item->differs) fd_propose_ask_layer(p, item, l, of, fd_trace_find(p->ref, node), n_layer);
         item->best[0].node = fd_trace_find(p->ref, node);
@@ -220,6 +194,20 @@ static void write_sure(fd_proposer *p, fd_proposed *item) {
     if (number >= 0) take_by_name(p, &best, item, most, by_name, sizeof by_name);
     if (item->exchanged) ask_exchanged(p, &best, item);
     write_line(p, &best, confidence(least), least, most, by_name);
+}
+
+static void write_ask(fd_proposer *p, fd_proposed *item) {
+    fprintf(p->out, "ask %s -> %s", item->name, node_name(p, item->best[0].node));
+    for (int i = 1; i < FD_PROPOSE_KEEP && item->best[i].node >= 0 &&
+                    item->best[i].away < FD_PROPOSE_CLEAR * item->best[0].away + 1e-11;
+         i++)
+        fprintf(p->out, " | %s", node_name(p, item->best[i].node));
+    fprintf(p->out, "%s%s  #", *item->best[0].ops ? " " : "", item->best[0].ops);
+    for (int i = 0; i < FD_PROPOSE_KEEP && item->best[i].node >= 0; i++)
+        fprintf(p->out, " %.6f", 1 - item->best[i].away);
+    fprintf(p->out, "\n");
+    item->written = true;
+    p->total->n_ask++;
 }
 
 static bool is_known(const fd_proposer *p, const fd_import_options *o, const fd_proposed *item) {

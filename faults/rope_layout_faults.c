@@ -1,0 +1,95 @@
+/* RoPE turns the wrong pairs: halves for neighbours, the checkpoint's order for the file's, angles laid out for the other kind of pairs. */
+#include "faults/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void pairing(fd_fault_site *site) {
+    fd_rope *rope = &site->node->rope;
+    rope->pairing = rope->pairing == FD_ROPE_HALF ? FD_ROPE_INTERLEAVED : FD_ROPE_HALF;
+}
+
+/* Neighbours are turned, which the file has, but of weights in the checkpoint's order: there element e of the first half is
+ * what the file has at 2e, and of the second at 2e + 1. */
+FD_APPLIES(is_interleaved, node->rope.pairing == FD_ROPE_INTERLEAVED && node->rope.n_rot % 4 == 0)
+static int32_t in_file(int32_t e, int32_t half) {
+    return e < half ? 2 * e : 2 * (e - half) + 1;
+}
+static void unpermuted(const fd_op_args *args) {
+    const fd_node *node = args->node;
+    int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    int32_t half = node->rope.n_rot / 2;
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
+        if (at % width == 0)
+            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        for (int32_t i = 0; i < half; i++) {
+            float *head = (float *)args->out + at, *first = head + in_file(2 * i, half);
+            float *second = head + in_file(2 * i + 1, half), a = *first, b = *second;
+            *first = fmaf(a, cosine[i], -(b * sine[i]));
+            *second = fmaf(a, sine[i], b * cosine[i]);
+        }
+    }
+    free(cosine);
+}
+
+/* Neighbours are turned by angles laid out for halves, [a b … a b …], or halves by those for neighbours, [a a b b …]: the elements of
+ * a pair have two angles. `checkpoint`: in the order that the checkpoint has. */
+static void other_layout(const fd_op_args *args, bool neighbours, bool checkpoint) {
+    const fd_node *node = args->node;
+    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    const int32_t n_rot = node->rope.n_rot, half = n_rot / 2;
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
+        const float *from = (const float *)args->in[0] + at;
+        float *to = (float *)args->out + at;
+        if (at % width == 0)
+            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        for (int32_t e = 0; e < 2 * half; e++) {
+            const bool first = neighbours ? e % 2 == 0 : e < half;
+            const int32_t other = neighbours ? e ^ 1 : (e + half) % n_rot, angle = neighbours ? e % half : e / 2;
+            const int32_t own = checkpoint ? in_file(e, half) : e, its = checkpoint ? in_file(other, half) : other;
+            to[own] = fmaf(from[own], cosine[angle], (first ? -from[its] : from[its]) * sine[angle]);
+        }
+    }
+    free(cosine);
+}
+FD_OVERRIDE(neighbours_by_halves, other_layout(args, true, false))
+FD_OVERRIDE(halves_by_neighbours, other_layout(args, false, false))
+FD_OVERRIDE(neighbours_by_halves_unpermuted, other_layout(args, true, true))
+FD_OVERRIDE(halves_by_neighbours_unpermuted, other_layout(args, false, true))
+FD_APPLIES(several_pairs, node->rope.n_rot % 4 == 0)
+
+#define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
+
+static const fd_fault rows[] = {
+    {ROPE("rope_pairing", "attn_q_rope",
+          "RoPE rotates the other pairs: halves for neighbours or neighbours for halves"),
+     .edit = pairing},
+    {ROPE("rope_pairing_unpermuted", "attn_q_rope",
+          "RoPE rotates neighbours of Q and K in the checkpoint's order, whose halves are pairs: they were not "
+          "permuted"),
+     .applies = is_interleaved, .override = unpermuted},
+    {ROPE("rope_neighbours_mixed", "attn_q_rope", "RoPE turns neighbours by angles that are laid out for halves"),
+     .applies = several_pairs, .override = neighbours_by_halves},
+    {ROPE("rope_halves_mixed", "attn_q_rope", "RoPE turns halves by angles that are laid out for neighbours"),
+     .applies = several_pairs, .override = halves_by_neighbours},
+    {ROPE("rope_unpermuted_neighbours", "attn_q_rope",
+          "in the checkpoint's order RoPE turns neighbours by angles that are laid out for halves"),
+     .applies = is_interleaved, .override = neighbours_by_halves_unpermuted},
+    {ROPE("rope_unpermuted_halves", "attn_q_rope",
+          "in the checkpoint's order RoPE turns halves by angles that are laid out for neighbours"),
+     .applies = is_interleaved, .override = halves_by_neighbours_unpermuted},
+};
+const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);
