@@ -25,8 +25,8 @@ typedef struct fd_fault_info {
     const char
         *form_of; /* a form of this function, "GELU", that rounding may not tell from its others; NULL: of none */
     double
-        roundings; /* of a cache whose rows are no copies: how many an element has, of its row's largest value; else 0 */
-    bool later;    /* does no harm in a first batch: it shows in those that find rows in the cache */
+        roundings; /* of a fault that computes what the op does not: how many an element has, of its row's largest value; else 0 */
+    bool later; /* does no harm in a first batch: it shows in those that find rows in the cache */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

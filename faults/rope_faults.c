@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/gguf/quant.h"
+#include "numerics/contract.h"
 
 /* 10000 is what engines default to, 1e6 what qwen2 and later llamas need. */
 FD_EDIT(base, node->rope.base = node->rope.base == 10000.0 ? 1e6 : 10000.0)
@@ -147,6 +148,35 @@ FD_OVERRIDE(frequency_bf16, rounded_frequencies(args, fd_fault_to_bf16, false))
 FD_OVERRIDE(angle_f16, rounded_frequencies(args, fd_fault_to_f16, true))
 FD_OVERRIDE(angle_bf16, rounded_frequencies(args, fd_fault_to_bf16, true))
 
+/* The norm of the heads that are turned; NULL: there is none. */
+static const fd_node *norm_before(const fd_graph *graph, const fd_node *rope) {
+    const fd_node *in = &graph->nodes[rope->input[0]];
+    return in->op == FD_OP_RMS_NORM && in->n_dim == 2 && in->weight[0] >= 0 ? in : NULL;
+}
+static bool norms_heads(const fd_graph *graph, const fd_node *node) {
+    if (node->op == FD_OP_ROPE) return norm_before(graph, node) != NULL;
+    for (int32_t i = node->id + 1; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ROPE && graph->nodes[i].input[0] == node->id) return node->n_dim == 2;
+    return false;
+}
+static void turned_then_normed(const fd_op_args *args) {
+    const fd_node *norm = norm_before(args->graph, args->node);
+    const int64_t dim = args->node->shape[1], n = args->n_pos * fd_node_width(args->node);
+    float *w = norm ? fd_fault_row(fd_fault_weight(args->graph, norm, 0), 0) : NULL;
+    if (!w) {
+        fd_fault_nan(args, fd_node_width(args->node));
+        return;
+    }
+    rotate_rows(args, 0, 1.0f, 1, as_is);
+    for (int64_t at = 0; at < n; at += dim) {
+        float *x = (float *)args->out + at;
+        const float by = 1.0f / sqrtf(fd_dot(x, x, dim) / (float)dim + norm->eps);
+        for (int64_t i = 0; i < dim; i++) x[i] = x[i] * by * w[i];
+    }
+    free(w);
+}
+FD_EDIT(norm_behind, node->override = node->op == FD_OP_ROPE ? turned_then_normed : fd_fault_copy)
+
 /* K's rotation of that layer; NULL: there is none. */
 static const fd_node *rope_of_k(const fd_graph *graph, const fd_node *cache) {
     const int32_t id = fd_fault_sibling(graph, cache, "attn_k_rope");
@@ -205,6 +235,12 @@ static const fd_fault rows[] = {
           "RoPE writes the first of a pair before it computes the second, which then reads the new value"),
      .override = in_place},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
+    {.info = {"rope_before_norm", "rope", "RoPE turns Q and K before their heads are normed, not after", "attn_q_norm",
+              false, .roundings = 8},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_q_norm attn_k_norm attn_q_rope attn_k_rope",
+     .applies = norms_heads,
+     .edit = norm_behind},
     {.info = {"rope_on_v", "rope", "RoPE is applied to V, too", "cache_v", false, .lasting = true, .roundings = 8},
      .op = FD_OP_KV_WRITE,
      .nodes = "cache_v",

@@ -81,7 +81,7 @@ static fd_code keep_parts(fd_evaluation *ev, const fd_op_args *args, fd_variant 
     return FD_OK;
 }
 
-/* A cache is a copy, without roundings of its own; the class's, where a fault computes its rows. Engines round RoPE's angles, which grow
+/* Where a fault computes what the op does not, as rows of a cache, which is a copy, its roundings are the class's. Engines round RoPE's angles, which grow
  * with the position, to binary32. */
 static void allow_roundings(const fd_evaluation *ev, const fd_op_args *args, const fd_variant *v) {
     const int64_t width = fd_node_width(args->node);
@@ -95,10 +95,9 @@ static void allow_roundings(const fd_evaluation *ev, const fd_op_args *args, con
     }
 }
 
-static bool computes_cache(const fd_evaluation *ev, const fd_node *node) {
+static bool computes_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_numerics_class *c = ev->bench->request->numerics;
-    return ev->h.guess == FD_GUESS_FAULT && node->override && node->op == FD_OP_KV_WRITE && c && !c->exact &&
-           fd_fault_at(ev->h.fault)->roundings > 0;
+    return ev->h.guess == FD_GUESS_FAULT && node->override && c && !c->exact && fd_fault_at(ev->h.fault)->roundings > 0;
 }
 
 static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, bool keep_samples, fd_variant *out,
@@ -134,7 +133,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             if (in->unrounded[k] && in->x[k] != in->hidden.rows) args->in[k] = in->unrounded[k];
         FD_TRY(fd_variant_bound(r, args, output, &out->tau, err));
-        if (computes_cache(ev, node)) allow_roundings(ev, args, out);
+        if (computes_otherwise(ev, node)) allow_roundings(ev, args, out);
         if (fd_bench_runs_otherwise(ev, node)) FD_TRY(fd_bench_bound_otherwise(ev, args, out->tau, err));
         if (ev->h.guess == FD_GUESS_INPUT_FACTOR && node->op == FD_OP_ADD && fd_hypothesis_may_concern(&ev->h, node))
             allow_partial_sums(ev, args, in->x[ev->h.which], out->tau);
