@@ -122,6 +122,7 @@ static void exchange(fd_fault_site *site, const char *one, const char *other) {
 FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 
 FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"))
+FD_EDIT(qk_norms_swapped, exchange(site, "attn_q_norm", "attn_k_norm"))
 
 /* ---- rows of Q, K and V in another order ---- */
 
@@ -222,6 +223,11 @@ static const fd_fault rows[] = {
      .nodes = "ffn_gate ffn_up", .edit = gate_up_swapped, .info.pair = true},
     {LOADER("k_v_swapped", "attn_k", "the K and V matrices are exchanged"), .nodes = "attn_k attn_v",
      .edit = k_v_swapped, .info.pair = true},
+    {.info = {"qk_norms_swapped", "loader", "the weights of Q's and K's norms are exchanged", "attn_q_norm", false,
+              .pair = true},
+     .op = FD_OP_RMS_NORM,
+     .nodes = "attn_q_norm attn_k_norm",
+     .edit = qk_norms_swapped},
     {LOADER("first_block_only", "attn_q", "of each matrix the first block is dequantised, the rest stays zero"),
      .applies = is_in_blocks, .edit = first_block_only},
     {LOADER("k_permuted_by_n_head", "attn_k",
