@@ -40,7 +40,16 @@ static int64_t tap_not_oldest(int64_t j, int64_t n_tap) {
     return j == n_tap - 1 ? -1 : n_tap - 1 - j;
 }
 FD_OVERRIDE(conv_reversed, conv_with(args, tap_reversed))
+static int64_t tap_right(int64_t j, int64_t n_tap) {
+    return n_tap - 1 - j;
+}
 FD_OVERRIDE(conv_oldest_missing, conv_with(args, tap_not_oldest))
+/* As mamba's convolution has it; lfm2's has none. */
+static void conv_through_silu(const fd_op_args *args) {
+    conv_with(args, tap_right);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = fd_silu32(((const float *)args->out)[i]);
+}
 
 /* x has it, B and C, which come through the same convolution, do not. */
 static void silu_on_x_alone(const fd_op_args *args) {
@@ -63,6 +72,8 @@ static void exchanged(fd_fault_site *site, const char *a, const char *b) {
 }
 FD_EDIT(b_c_exchanged, exchanged(site, "ssm_b", "ssm_c"))
 FD_EDIT(x_z_exchanged, exchanged(site, "ssm_in", "ssm_z"))
+FD_EDIT(shortconv_b_c_exchanged, exchanged(site, "conv_b", "conv_c"))
+FD_EDIT(shortconv_c_x_exchanged, exchanged(site, "conv_c", "conv_x"))
 
 /* ---- the step ---- */
 
@@ -181,6 +192,13 @@ static void gate_missing(const fd_op_args *args) {
         ((float *)args->out)[i] = ((const float *)args->in[1])[i];
 }
 
+/* lfm2's gate goes through nothing. */
+static void gate_squashed(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = ((const float *)args->in[1])[i] / (1.0f + fd_exp32(-((const float *)args->in[0])[i]));
+}
+
+#define CONVOLUTIONS "ssm_conv conv_out delta_conv"
 #define SSM(name, located, op_, summary)                                                                               \
     .info = {name, "attention", summary, located, false}, .op = op_, .nodes = located
 #define ROUNDED(name, summary, u) .info = {name, "attention", summary, "ssm_scan", false, u}, .op = FD_OP_SSM_SCAN
@@ -188,10 +206,21 @@ static void gate_missing(const fd_op_args *args) {
 static const fd_fault rows[] = {
     {SSM("ssm_conv_bias_missing", "ssm_conv", FD_OP_CONV, "the convolution's bias is not added"),
      .edit = conv_bias_missing},
-    {SSM("ssm_conv_reversed", "ssm_conv", FD_OP_CONV, "the convolution takes its taps in the other order"),
+    {SSM("ssm_conv_reversed", CONVOLUTIONS, FD_OP_CONV, "the convolution takes its taps in the other order"),
      .override = conv_reversed},
-    {SSM("ssm_conv_oldest_missing", "ssm_conv", FD_OP_CONV, "the convolution leaves out its oldest tap"),
+    {SSM("ssm_conv_oldest_missing", CONVOLUTIONS, FD_OP_CONV, "the convolution leaves out its oldest tap"),
      .override = conv_oldest_missing},
+    {SSM("shortconv_silu_added", "conv_out", FD_OP_CONV,
+         "the convolution's output goes through SiLU, which lfm2 does not do"),
+     .override = conv_through_silu, .info.roundings = 4},
+    {SSM("shortconv_gate_squashed", "conv_gated", FD_OP_MUL, "the gate behind the convolution goes through a sigmoid"),
+     .override = gate_squashed, .info.roundings = 4},
+    {SSM("shortconv_b_c_exchanged", "conv_b conv_c", FD_OP_MATMUL,
+         "the gates before and behind the convolution are exchanged"),
+     .edit = shortconv_b_c_exchanged},
+    {SSM("shortconv_c_x_exchanged", "conv_c conv_x", FD_OP_MATMUL,
+         "the gate behind the convolution and what it convolves are exchanged"),
+     .edit = shortconv_c_x_exchanged},
     {SSM("ssm_silu_missing", "ssm_x", FD_OP_SILU, "nothing comes between the convolution and the scan"),
      .override = fd_fault_copy},
     {SSM("ssm_silu_on_x_alone", "ssm_x", FD_OP_SILU, "the activation behind the convolution leaves out B and C"),

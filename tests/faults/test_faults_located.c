@@ -73,6 +73,8 @@ static const struct {
     fd_made_model model;
     const char *faults[3];
 } with_state[] = {
+    {{.arch = "lfm2", .n_layer = 3, .n_embd = 64, .keys = {"attention.head_count_kv=0,2,0", "shortconv.l_cache=3"}},
+     {"shortconv_"}},
     {{.arch = "mamba", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128"}}, {"ssm_"}},
     {{.arch = "mamba2", .n_layer = 3, .n_embd = 64, .keys = {"ssm.inner_size=128 ssm.group_count=2"}}, {"ssm_"}},
     {{.arch = "qwen3next",
