@@ -98,40 +98,95 @@ static void decode(const fd_weight *weight, int64_t o, int64_t end, int64_t at, 
     }
 }
 
-static void store(const fd_op_args *args, const tile_sums *sums, int64_t o, int64_t end, int64_t p, int64_t p1) {
-    const fd_weight *bias = args->weight[1];
-    double *out = args->out;
-    for (int i = 0; i < TILE_POS && p + i < p1; i++)
+/* One product: y[i] = W x[i] + bias for n_item inputs, at most BLOCK_POS; `bias` NULL for none. */
+typedef struct product {
+    const fd_weight *weight, *bias;
+    const double *x[BLOCK_POS];
+    double *y[BLOCK_POS];
+    int64_t n_item;
+} product;
+
+static void store(const product *p, const tile_sums *sums, int64_t first, int64_t o, int64_t end) {
+    for (int64_t i = 0; i < TILE_POS && first + i < p->n_item; i++)
         for (int r = 0; r < TILE_ROWS && o + r < end; r++) {
             double dot = total(sums->of[i][r]);
-            out[(p + i) * args->weight[0]->n_row + o + r] = bias ? dot + (double)fd_weight_element(bias, o + r) : dot;
+            p->y[first + i][o + r] = p->bias ? dot + (double)fd_weight_element(p->bias, o + r) : dot;
         }
+}
+
+static void multiply(const product *p, int64_t begin, int64_t end) {
+    int64_t n = p->weight->n_col;
+    _Alignas(64) double w[TILE_ROWS][PIECE];
+    tile_sums sums[BLOCK_POS / TILE_POS];
+    for (int64_t o = begin; o < end; o += TILE_ROWS) {
+        for (int64_t at = 0; at < n; at += PIECE) {
+            int64_t m = n - at < PIECE ? n - at : PIECE;
+            decode(p->weight, o, end, at, m, w);
+            for (int64_t first = 0; first < p->n_item; first += TILE_POS) {
+                const double *x[TILE_POS];
+                for (int i = 0; i < TILE_POS; i++) x[i] = p->x[first + i < p->n_item ? first + i : p->n_item - 1] + at;
+                add_products(w, x, m, at == 0, &sums[first / TILE_POS]);
+            }
+        }
+        for (int64_t first = 0; first < p->n_item; first += TILE_POS) store(p, &sums[first / TILE_POS], first, o, end);
+    }
+}
+
+/* How many inputs of n elements share decoded rows. */
+static int64_t block_of(int64_t n) {
+    int64_t step = BLOCK_DOUBLES / n / TILE_POS * TILE_POS;
+    return step < TILE_POS ? TILE_POS : step > BLOCK_POS ? BLOCK_POS : step;
 }
 
 void SIMD(matmul_f64)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_weight *weight = args->weight[0];
-    int64_t n = weight->n_col, step = BLOCK_DOUBLES / n / TILE_POS * TILE_POS;
-    _Alignas(64) double w[TILE_ROWS][PIECE];
-    tile_sums sums[BLOCK_POS / TILE_POS];
+    int64_t n = weight->n_col, step = block_of(n);
     if (args->n_pos == 1) {
         FD_SIMD_PASTE(fd_ref, matmul_f64, FD_ISA)(args, begin, end);
         return;
     }
-    step = step < TILE_POS ? TILE_POS : step > BLOCK_POS ? BLOCK_POS : step;
     for (int64_t p0 = 0; p0 < args->n_pos; p0 += step) {
-        int64_t p1 = p0 + step < args->n_pos ? p0 + step : args->n_pos;
-        for (int64_t o = begin; o < end; o += TILE_ROWS) {
-            for (int64_t at = 0; at < n; at += PIECE) {
-                int64_t m = n - at < PIECE ? n - at : PIECE;
-                decode(weight, o, end, at, m, w);
-                for (int64_t p = p0; p < p1; p += TILE_POS) {
-                    const double *x[TILE_POS];
-                    for (int i = 0; i < TILE_POS; i++)
-                        x[i] = (const double *)args->in[0] + (p + i < p1 ? p + i : p1 - 1) * n + at;
-                    add_products(w, x, m, at == 0, &sums[(p - p0) / TILE_POS]);
-                }
-            }
-            for (int64_t p = p0; p < p1; p += TILE_POS) store(args, &sums[(p - p0) / TILE_POS], o, end, p, p1);
+        product p = {.weight = weight, .bias = args->weight[1]};
+        for (; p.n_item < step && p0 + p.n_item < args->n_pos; p.n_item++) {
+            p.x[p.n_item] = (const double *)args->in[0] + (p0 + p.n_item) * n;
+            p.y[p.n_item] = (double *)args->out + (p0 + p.n_item) * weight->n_row;
         }
+        multiply(&p, begin, end);
+    }
+}
+
+/* ---- experts: those that chose the same one, of all positions and ranks, share its rows ---- */
+
+static fd_weight rows_of(const fd_weight *w, int64_t first, int64_t n_row, int64_t n_col) {
+    return (fd_weight){.dtype = w->dtype,
+                       .n_row = n_row,
+                       .n_col = n_col,
+                       .data = (const char *)w->data + first * fd_dtype_row_bytes(w->dtype, w->n_col)};
+}
+
+void SIMD(expert_matmul_f64)(const fd_op_args *args, int64_t begin, int64_t end) {
+    const fd_node *input = fd_ref_input(args, 0);
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    int64_t n = weight->n_col, n_out = args->node->shape[1], k = args->node->shape[0], n_item = args->n_pos * k;
+    int64_t n_expert = weight->n_row / n_out, x_rows = input->n_dim == 2 ? input->shape[0] : 1, step = block_of(n);
+
+    for (int64_t expert = -1; expert < n_expert; expert++) {
+        fd_weight own = rows_of(weight, expert < 0 ? 0 : expert * n_out, n_out, n), own_bias = {0};
+        if (bias) own_bias = rows_of(bias, expert < 0 ? 0 : expert, 1, n_out);
+        product p = {.weight = &own, .bias = bias ? &own_bias : NULL};
+        for (int64_t item = 0; item < n_item; item++) {
+            double *y = (double *)args->out + item * n_out;
+            if (fd_expert_of(((const double *)args->in[1])[item], n_expert) != expert) continue;
+            if (expert < 0) {
+                for (int64_t o = begin; o < end; o++) y[o] = NAN;
+                continue;
+            }
+            p.x[p.n_item] = (const double *)args->in[0] + (x_rows == 1 ? item / k : item) * n;
+            p.y[p.n_item++] = y;
+            if (p.n_item < step) continue;
+            multiply(&p, begin, end);
+            p.n_item = 0;
+        }
+        if (p.n_item > 0) multiply(&p, begin, end);
     }
 }

@@ -9,6 +9,7 @@ void SIMD(attn_mix)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(silu_mul)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end);
 void SIMD(matmul_f64)(const fd_op_args *args, int64_t begin, int64_t end);
+void SIMD(expert_matmul_f64)(const fd_op_args *args, int64_t begin, int64_t end);
 
 extern const fd_ref_ops SIMD(ops);
 const fd_ref_ops SIMD(ops) = {{
@@ -22,4 +23,7 @@ const fd_ref_ops SIMD(ops) = {{
 }};
 
 extern const fd_ref_ops SIMD(ops_f64);
-const fd_ref_ops SIMD(ops_f64) = {{[FD_OP_MATMUL] = SIMD(matmul_f64)}};
+const fd_ref_ops SIMD(ops_f64) = {{
+    [FD_OP_MATMUL] = SIMD(matmul_f64),
+    [FD_OP_EXPERT_MATMUL] = SIMD(expert_matmul_f64),
+}};
