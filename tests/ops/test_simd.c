@@ -135,6 +135,20 @@ Test(simd, experts_equal_scalar) {
     EXPECT_SCALAR_BITS(case_unary(FD_OP_SOFTMAX, 100, 3));
 }
 
+Test(simd, experts_in_binary64_equal_scalar) {
+    static const int parts[] = {1, 4, 7, 0};
+    static const int32_t lengths[] = {32, 64, 96, 288, 1056};
+    for (size_t t = 0; t < COUNT(float_types) + 2; t++)
+        for (size_t n = 0; n < COUNT(lengths); n++) {
+            uint32_t type = t < COUNT(float_types) ? float_types[t] : block_types[t - COUNT(float_types)];
+            case_expect_f64_twins(
+                case_expert_matmul(type, lengths[n], 11, 1 + 4 * (int32_t)n, n % 2, n % 3 ? FD_F32 : -1), parts,
+                "experts");
+        }
+    case_expect_f64_twins(case_expert_matmul(FD_F16, 100, 5, 301, true, FD_F16), parts, "more than one block of items");
+    case_expect_f64_twins(case_expert_matmul(FD_F32, 20000, 3, 9, false, -1), parts, "long rows");
+}
+
 Test(simd, gated_and_scaled_elements_equal_scalar) {
     EXPECT_SCALAR_BITS(case_elementwise(FD_OP_GELU_MUL, 301, 3));
     EXPECT_SCALAR_BITS(case_elementwise(FD_OP_SWIGLU_CLAMP, 301, 3));
