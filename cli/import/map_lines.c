@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dumpers/import/map.h"
+
 void fd_cli_put_rules(FILE *to, const char *builtin, size_t size, const char *found) {
     if (builtin) fwrite(builtin, 1, size, to);
     for (const char *line = found, *end; *line; line = *end ? end + 1 : end) {
@@ -35,6 +37,30 @@ size_t fd_cli_put_asked(const char *text, char *to, size_t size) {
         n += (size_t)snprintf(to + n, size - n, "ask %.*s\n", (int)length, line);
     }
     return n;
+}
+
+/* Does a rule of `text` take the name? */
+static bool is_taken(const char *text, const char *name) {
+    for (const char *at = text, *line; (line = fd_cli_next_line(&at, "")) != NULL;) {
+        char pattern[310];
+        fd_name_map_capture capture;
+        snprintf(pattern, sizeof pattern, "%.*s", (int)strcspn(line, " "), line);
+        if (strncmp(line, "ask ", 4) != 0 && fd_name_map_matches(pattern, name, &capture)) return true;
+    }
+    return false;
+}
+
+void fd_cli_drop_idle_questions(char *taken) {
+    for (char *line = taken; *line;) {
+        char name[310], *end = line + strcspn(line, "\n");
+        end += *end == '\n';
+        const bool asks = strncmp(line, "ask ", 4) == 0;
+        if (asks) snprintf(name, sizeof name, "%.*s", (int)strcspn(line + 4, " "), line + 4);
+        if (asks && !is_taken(taken, name))
+            memmove(line, end, strlen(end) + 1);
+        else
+            line = end;
+    }
 }
 
 /* Does a rule, or another question, of `text` say what the name of the line is? */
