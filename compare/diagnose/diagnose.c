@@ -183,12 +183,12 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 }
 
 fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
-    const fd_node *nodes = options->graph->nodes, *node = &nodes[options->finding->node];
+    const fd_node *node = &options->graph->nodes[options->finding->node];
     fd_hypothesis here = *h;
     *fits = false;
     if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
     FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
-    if (*fits || here.node < 0 || here.node == node->id || nodes[here.node].op != node->op) return FD_OK;
+    if (*fits || here.node < 0 || here.node == node->id) return FD_OK;
     fd_hypothesis as;
     if (!fd_hypothesis_as(&here, options->graph, node, &as)) return FD_OK;
     return ask_about(options, 0, NULL, &as, fits, err);

@@ -24,6 +24,9 @@ fd_code fd_guess_attention(fd_trial *trial, fd_error *err);
 fd_code fd_guess_cache(fd_trial *trial, fd_error *err);
 fd_code fd_guess_unknown_cache(fd_trial *trial, fd_error *err);
 
+/* K/V heads or experts' matrices that are read under another one's number (guess_mapped.c). */
+fd_code fd_guess_mapped(fd_trial *trial, fd_error *err);
+
 /* The same of values alone, where what is mixed of them is the node asked about (guess_values.c). */
 fd_code fd_guess_values(fd_trial *trial, fd_error *err);
 /* Rows `h` of the cache; to the end of what the step sees is perhaps to the end of whatever a step sees: later steps tell. Then those

@@ -25,6 +25,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_BLOCKS:
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
+    case FD_GUESS_MAPPED:
     case FD_GUESS_UNWRITTEN:
     case FD_GUESS_STATE:
     case FD_GUESS_TWICE:
@@ -50,11 +51,23 @@ bool fd_reads_kv_cache(const fd_node *node) {
     return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
 }
 
+/* A cache has heads; an op of experts reads which. */
+static bool may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
+    return h->which == FD_MAPPED_KV_HEADS ? fd_reads_kv_cache(node) : node->op == FD_OP_EXPERT_MATMUL;
+}
+
+uint64_t fd_hypothesis_identity(int32_t n) {
+    uint64_t map = 0;
+    for (int32_t i = 0; i < n; i++) map |= (uint64_t)i << 4 * i;
+    return map;
+}
+
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
     if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
+    if (h->guess == FD_GUESS_MAPPED && !may_be_mapped(h, node)) return false;
     if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
@@ -194,6 +207,8 @@ bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     if (h->node < 0) return false;
     const fd_node *own = &graph->nodes[h->node];
     const int64_t width = fd_node_width(node), own_width = fd_node_width(own);
+    const bool mapped = h->guess == FD_GUESS_MAPPED && may_be_mapped(h, own) && may_be_mapped(h, node); /* K's as V's */
+    if (own->op != node->op && !mapped) return false;
     out->node = node->id;
     if (h->guess == FD_GUESS_WEIGHT) {
         out->other = weight_as(graph, h->other, h->which, own, node);

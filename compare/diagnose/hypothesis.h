@@ -23,6 +23,7 @@ typedef enum fd_guess {
     FD_GUESS_TILES,   /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
     FD_GUESS_CACHE,   /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
+    FD_GUESS_MAPPED, /* what is read under number i of `n` is that of bits 4i … 4i + 3 of `keys`: `which` is fd_mapped_rule */
     FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,     /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
     FD_GUESS_KEYS,      /* softmax does not see some keys: `which` is fd_key_rule */
@@ -41,6 +42,12 @@ typedef enum fd_guess {
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule */
 } fd_guess;
+
+typedef enum fd_mapped_rule {
+    FD_MAPPED_KV_HEADS, /* of the cache that attention reads */
+    FD_MAPPED_EXPERTS,  /* matrices and biases */
+} fd_mapped_rule;
+enum { FD_MOST_MAPPED = 16 };
 
 typedef enum fd_position_rule {
     FD_POSITION_OFFSET,  /* below 0 too: an angle may be negative */
@@ -141,11 +148,14 @@ typedef struct fd_hypothesis {
     int32_t which, other, n;
     int32_t first, end;
     double value;
-    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden; `n` 1: but not from its own row */
+    uint64_t keys; /* FD_KEYS_SET: bit t, key t is hidden; `n` 1: but not from its own row. FD_GUESS_MAPPED: the map */
 } fd_hypothesis;
 
 /* The op as it should be. */
 extern const fd_hypothesis fd_no_hypothesis;
+
+/* The map of FD_GUESS_MAPPED in which each of n numbers is its own. */
+uint64_t fd_hypothesis_identity(int32_t n);
 
 /* Attention's scores read the cache of K, and what it mixes that of V. */
 bool fd_reads_kv_cache(const fd_node *node);
@@ -201,7 +211,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
 
 /* The same mistake at another node: a factor, a parameter, an order. False where it would be another one. */
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
-/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op: K's RoPE as Q's, the FFN's norm as attention's. False
+/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op (heads of K read as those of V): K's RoPE as Q's, the FFN's norm as attention's. False
  * where that node has nothing like it. */
 bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
 

@@ -16,6 +16,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_PARTIAL: return slot == 0;
     case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
     case FD_GUESS_CACHE: return slot == 1 && h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING;
+    case FD_GUESS_MAPPED:
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
@@ -68,6 +69,22 @@ int64_t fd_hypothesis_scales(const fd_hypothesis *h, const fd_node *node) {
     return h->other == FD_ROUND_INT8 && node->n_dim == 2 && !node->over_kv ? node->shape[0] : 1;
 }
 
+/* Heads of a cache's rows, or the numbers of the chosen experts. */
+static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
+    float copy[FD_MOST_MAPPED];
+    const int64_t dim = width / h->n;
+    for (int64_t i = 0; i < n_row * width && h->which == FD_MAPPED_EXPERTS; i++) {
+        const int64_t id = fd_expert_of((double)rows[i], h->n);
+        if (id >= 0) rows[i] = (float)(h->keys >> 4 * id & 15);
+    }
+    for (int64_t r = 0; r < n_row && h->which == FD_MAPPED_KV_HEADS && width % h->n == 0; r++)
+        for (int64_t d = 0; d < dim; d++) {
+            float *x = rows + r * width + d;
+            for (int64_t i = 0; i < h->n; i++) copy[i] = x[i * dim];
+            for (int64_t i = 0; i < h->n; i++) x[i * dim] = copy[h->keys >> 4 * i & 15];
+        }
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
@@ -79,6 +96,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         return;
     }
     if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_MAPPED) map_rows(h, rows, n_row, width);
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
         memset(rows + h->n * width, 0, sizeof *rows * (size_t)((unwritten_end - h->n) * width));

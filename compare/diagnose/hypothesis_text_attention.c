@@ -97,10 +97,31 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     }
 }
 
+/* "K/V heads 0, 1 are read from 1, 0". */
+static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const bool experts = h->which == FD_MAPPED_EXPERTS;
+    const char *cache = cache_text(h, graph);
+    char are[64] = "", from[64] = "";
+    int n = 0;
+    size_t at = 0, to_at = 0;
+    for (int i = 0; i < h->n; i++) {
+        const int other = (int)(h->keys >> 4 * i & 15);
+        if (other == i) continue;
+        const char *comma = n++ ? ", " : "";
+        at += (size_t)snprintf(are + at, sizeof are - at, "%s%d", comma, i);
+        to_at += (size_t)snprintf(from + to_at, sizeof from - to_at, "%s%d", comma, other);
+    }
+    if (experts)
+        SAY("expert%s %s %s computed with the matrices of %s", n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
+    else
+        SAY("the %s head%s %s %s read from %s", cache, n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
+}
+
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     if (h->guess == FD_GUESS_KEYS) keys_text(h, to, size);
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);
     if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
         SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,
             h->end - 1);

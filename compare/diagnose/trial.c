@@ -189,6 +189,18 @@ fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *hypothesis, double *
 
 /* ---- all rows ---- */
 
+fd_code fd_trial_distance_of_all(fd_trial *t, const fd_hypothesis *h, double *distance, fd_error *err) {
+    fd_variant v;
+    *distance = INFINITY;
+    FD_TRY(fd_evaluate(t->all.bench, h, t->all.request->args.node->id, false, &v, err));
+    if (v.state == FD_VARIANT_COMPUTED) {
+        spend(t, t->all.request, 1);
+        *distance = fd_trial_left(&t->all, &v);
+    }
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
 /* Through a span a hypothesis may spread its roundings so far that anything fits: more than half of the tensor. */
 static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const float *plain) {
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;

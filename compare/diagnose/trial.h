@@ -65,6 +65,9 @@ bool fd_trial_is_fit(const fd_trial *trial, const fd_explain_fit *fit);
  * as it should be; +Inf where it cannot be computed or a NaN is one side's alone. */
 fd_code fd_trial_distance(fd_trial *trial, const fd_hypothesis *h, double *distance, fd_error *err);
 
+/* What a hypothesis leaves of all rows, in the same unit. */
+fd_code fd_trial_distance_of_all(fd_trial *trial, const fd_hypothesis *h, double *distance, fd_error *err);
+
 void fd_trial_note_runner_up(fd_trial *trial, const fd_explain_fit *fit);
 fd_explain_fit fd_trial_fit(const fd_trial *trial, const fd_hypothesis *h, const fd_variant *variant);
 

@@ -1,0 +1,86 @@
+/* What is read under one number is another one's: K/V heads in another order, experts' matrices. Which is whose is found number by
+ * number, for what is computed from one says nothing about the others; then the whole is tried by the rule of all explanations. */
+#include "compare/diagnose/guesses.h"
+
+static uint64_t with(uint64_t map, int32_t i, int32_t from) {
+    return (map & ~(UINT64_C(15) << 4 * i)) | (uint64_t)from << 4 * i;
+}
+
+/* Takes `map` if it leaves less than *least. */
+static fd_code better(fd_trial *t, fd_hypothesis *h, uint64_t map, double *least, fd_error *err) {
+    fd_hypothesis other = *h;
+    double left;
+    other.keys = map;
+    if (fd_trial_exhausted(t)) return FD_OK;
+    FD_TRY(fd_trial_distance_of_all(t, &other, &left, err));
+    if (left < *least) *least = left, h->keys = map;
+    return FD_OK;
+}
+
+/* Of each number the one whose rows leave least. */
+static fd_code find_each(fd_trial *t, double plain, fd_hypothesis *h, fd_error *err) {
+    const uint64_t right = fd_hypothesis_identity(h->n);
+    uint64_t map = right;
+    for (int32_t i = 0; i < h->n; i++) {
+        double least = plain;
+        h->keys = right;
+        for (int32_t from = 0; from < h->n; from++)
+            if (from != i) FD_TRY(better(t, h, with(right, i, from), &least, err));
+        map = with(map, i, (int32_t)(h->keys >> 4 * i & 15));
+    }
+    h->keys = map;
+    return FD_OK;
+}
+
+/* Where outputs are sums over several numbers, one alone may make them no better: two exchanged, all moved on. */
+static fd_code find_together(fd_trial *t, double plain, fd_hypothesis *h, fd_error *err) {
+    const uint64_t right = fd_hypothesis_identity(h->n);
+    double least = plain;
+    h->keys = right;
+    for (int32_t a = 0; a < h->n; a++)
+        for (int32_t b = a + 1; b < h->n; b++) FD_TRY(better(t, h, with(with(right, a, b), b, a), &least, err));
+    for (int32_t by = 1; by < h->n; by++) {
+        uint64_t moved = 0;
+        for (int32_t i = 0; i < h->n; i++) moved = with(moved, i, (i + by) % h->n);
+        FD_TRY(better(t, h, moved, &least, err));
+    }
+    return FD_OK;
+}
+
+static fd_code try_map(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    const uint64_t right = fd_hypothesis_identity(h.n);
+    double plain;
+    if (h.n < 2 || h.n > FD_MOST_MAPPED || fd_trial_fits(t) || fd_trial_exhausted(t)) return FD_OK;
+    FD_TRY(fd_trial_distance_of_all(t, &fd_no_hypothesis, &plain, err));
+    FD_TRY(find_each(t, plain, &h, err));
+    if (h.keys != right) FD_TRY(fd_trial_try(t, &h, err));
+    if (fd_trial_fits(t) || t->n_span == 1) return FD_OK;
+    FD_TRY(find_together(t, plain, &h, err));
+    return h.keys == right ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+/* At all nodes of the span that it may concern, then at each alone. */
+static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    int32_t n = 0, count = 0;
+    fd_hypothesis h = {.guess = FD_GUESS_MAPPED, .which = (int32_t)which, .node = -1, .layer = FD_ANY_LAYER};
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &graph->nodes[t->span[i]];
+        if (!fd_hypothesis_may_concern(&h, node)) continue;
+        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : graph->nodes[node->input[1]].shape[0];
+        n++;
+    }
+    h.n = count;
+    if (n > 1) FD_TRY(try_map(t, h, err));
+    for (int32_t i = 0; i < t->n_span; i++) {
+        h.node = t->span[i];
+        if (fd_hypothesis_may_concern(&h, &graph->nodes[h.node])) FD_TRY(try_map(t, h, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_mapped(fd_trial *t, fd_error *err) {
+    if (fd_trial_many_layers(t)) return FD_OK;
+    FD_TRY(try_kind(t, FD_MAPPED_KV_HEADS, err));
+    return try_kind(t, FD_MAPPED_EXPERTS, err);
+}

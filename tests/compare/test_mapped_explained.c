@@ -1,0 +1,94 @@
+/* K/V heads and experts that are read under each other's numbers: which is whose is found, and said, through spans too. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
+
+static const int32_t small[N_PREFILL + N_DECODE] = {1, 30, 45, 103, 26, 7, 51, 88}; /* of a vocabulary of 128 */
+
+/* The op on a copy of input 1, whose rows `change` has changed. */
+static void on_changed(const fd_op_args *args, void (*change)(const fd_node *, float *, int64_t n_row)) {
+    const fd_node *from = &args->graph->nodes[args->node->input[1]];
+    const int64_t n_row = from->op == FD_OP_KV_WRITE ? args->n_kv : args->n_pos, n = n_row * fd_node_width(from);
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    fd_op_args own = *args;
+    memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
+    change(from, rows, n_row);
+    own.in[1] = rows;
+    run_clean(&own);
+    free(rows);
+}
+
+static void reverse_heads(const fd_node *cache, float *rows, int64_t n_row) {
+    const int64_t n_head = cache->shape[0], dim = cache->shape[1];
+    for (int64_t r = 0; r < n_row; r++, rows += n_head * dim)
+        for (int64_t i = 0; i < n_head / 2 * dim; i++) {
+            const int64_t other = (n_head - 1 - i / dim) * dim + i % dim;
+            const float x = rows[i];
+            rows[i] = rows[other];
+            rows[other] = x;
+        }
+}
+static void heads_reversed(const fd_op_args *args) {
+    on_changed(args, reverse_heads);
+}
+
+/* Experts 0 and 2 exchanged. */
+static void exchange_ids(const fd_node *chosen, float *ids, int64_t n_row) {
+    for (int64_t i = 0; i < n_row * fd_node_width(chosen); i++) ids[i] = ids[i] == 0 ? 2 : ids[i] == 2 ? 0 : ids[i];
+}
+static void experts_exchanged(const fd_op_args *args) {
+    on_changed(args, exchange_ids);
+}
+
+static fd_graph *with(bench *b, const char *const nodes[3], fd_override_fn override) {
+    fd_graph *g = spoiled(b, nodes[0], override);
+    for (int i = 1; i < 3 && nodes[i]; i++) g->nodes[fd_graph_find(g, nodes[i])].override = override;
+    return g;
+}
+
+static void expect_mapped(const bench *b, const fd_graph *faulty, recording how, const char *name, const char *says) {
+    fd_verdict v = judged(b, faulty, how);
+    const fd_explanation *e = &v.diagnosis.explanation;
+    const char *found = e->named ? e->remaining[0].summary : unnamed_of(e);
+    cr_expect(e->named && strcmp(e->remaining[0].name, name) == 0, "%s, %s: %s", how.tensors, v.divergence.node, found);
+    cr_expect(strstr(found, says), "%s, %s: %s", how.tensors, v.divergence.node, found);
+    cr_expect(v.diagnosis.causes.n_also == 0, "%s: more bugs than %s", how.tensors, name);
+    fd_verdict_free(&v);
+}
+
+Test(mapped, heads_of_k_of_v_or_of_both_are_found_in_their_place) {
+    static const struct {
+        const char *nodes[3], *says;
+    } bugs[] = {{{"blk.1.attn_scores"}, "the K heads 0, 1, 2, 3 are read from 3, 2, 1, 0"},
+                {{"blk.1.attn_out"}, "the V heads 0, 1, 2, 3 are read from 3, 2, 1, 0"},
+                {{"blk.1.attn_scores", "blk.1.attn_out"}, " heads 0, 1, 2, 3 are read from 3, 2, 1, 0"}};
+    const char *const recorded[] = {all, fused, layers};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        for (int r = 0; r < 3; r++) {
+            const fd_graph *faulty = with(&b, bugs[i].nodes, heads_reversed);
+            expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[r]}, "other_kv_heads",
+                          bugs[i].says);
+            forget(&b);
+        }
+    close_model(&b);
+}
+
+Test(mapped, experts_with_each_others_matrices_are_found) {
+    static const char *const all_products[3] = {"blk.1.ffn_moe_gate", "blk.1.ffn_moe_up", "blk.1.ffn_moe_down"};
+    static const char *const down[3] = {"blk.1.ffn_moe_down"};
+    const char *const recorded[] = {all, "token_embd,*attn_norm,*ffn_norm,*ffn_inp,*moe_out,*l_out,logits", layers};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int i = 0; i < 2; i++)
+        for (int r = 0; r < 3; r++) {
+            const fd_graph *faulty = with(&b, i ? all_products : down, experts_exchanged);
+            expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[r], .tokens = small},
+                          "other_experts", "experts 0, 2 are computed with the matrices of 2, 0");
+            forget(&b);
+        }
+    close_model(&b);
+}
