@@ -124,7 +124,7 @@ FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"))
 FD_EDIT(qk_norms_swapped, exchange(site, "attn_q_norm", "attn_k_norm"))
 
-/* ---- rows of Q, K and V in another order ---- */
+/* ---- rows of K in another order ---- */
 
 /* Row o of the weight fetched from row source[o] of `flat`. */
 static void take_rows(fd_fault_site *site, const float *flat, const int64_t *source) {
@@ -165,48 +165,6 @@ static bool has_permuted_k(const fd_graph *graph, const fd_node *node) {
            n_row % (2 * heads.n_head) == 0 && n_row / heads.n_head > 2;
 }
 
-/* The file's, by its name: the node of it may read another one by now. */
-static const fd_weight *weight_of_layer(const fd_graph *graph, const fd_node *node, const char *part) {
-    char name[64];
-    snprintf(name, sizeof name, "blk.%d.%s.weight", node->layer, part);
-    for (int32_t i = 0; i < graph->n_weight; i++)
-        if (strcmp(graph->weights[i].name, name) == 0) return &graph->weights[i];
-    return NULL;
-}
-
-/* The rows of Q, K and V are one matrix, [Q; K; V], and are taken for a group's queries, its key and its value, group
- * after group. */
-static void qkv_by_group(fd_fault_site *site) {
-    static const char *const parts[] = {"attn_q", "attn_k", "attn_v"};
-    const fd_fault_heads heads = fd_fault_heads_of(site->graph, site->node);
-    int64_t n_col = weight_of(site).n_col, group = heads.n_head / heads.n_head_kv, n_row = 0, of_part[3];
-    for (int i = 0; i < 3; i++) n_row += of_part[i] = weight_of_layer(site->graph, site->node, parts[i])->n_row;
-    int64_t dim = of_part[1] / heads.n_head_kv;
-    float *all = malloc(sizeof *all * (size_t)(n_row * n_col)), *to = all;
-    int64_t *rows = all ? new_rows(site, n_row) : NULL;
-    if (!all) site->code = fd_fail(site->err, FD_ERR_MEMORY, "out of memory for weight %s", weight_of(site).name);
-    for (int i = 0; i < 3 && rows; to += of_part[i++] * n_col) {
-        float *flat = flatten(site, weight_of_layer(site->graph, site->node, parts[i]));
-        if (flat) memcpy(to, flat, sizeof *to * (size_t)(of_part[i] * n_col));
-        free(flat);
-    }
-    bool q = fd_fault_is_one_of(site->node, "attn_q"), k = fd_fault_is_one_of(site->node, "attn_k");
-    for (int64_t o = 0; o < weight_of(site).n_row && rows; o++) {
-        int64_t head = o / dim, in_group = q ? head % group : k ? group : group + 1;
-        rows[o] = ((q ? head / group : head) * (group + 2) + in_group) * dim + o % dim;
-    }
-    if (rows && site->code == FD_OK) take_rows(site, all, rows);
-    free(rows);
-    free(all);
-}
-static bool has_qkv(const fd_graph *graph, const fd_node *node) {
-    const fd_fault_heads heads = fd_fault_heads_of(graph, node);
-    const fd_weight *q = weight_of_layer(graph, node, "attn_q"), *k = weight_of_layer(graph, node, "attn_k"),
-                    *v = weight_of_layer(graph, node, "attn_v");
-    return q && k && v && heads.n_head_kv > 1 && k->n_row == v->n_row && k->n_col == q->n_col && v->n_col == q->n_col &&
-           k->n_row % heads.n_head_kv == 0 && q->n_row == k->n_row / heads.n_head_kv * heads.n_head;
-}
-
 #define LOADER(name, located, summary) .info = {name, "loader", summary, located, false}, .op = FD_OP_MATMUL
 #define LOADER_OUTPUT(name, summary)   .info = {name, "loader", summary, "logits logits_raw", true}, .op = FD_OP_MATMUL
 
@@ -233,9 +191,6 @@ static const fd_fault rows[] = {
     {LOADER("k_permuted_by_n_head", "attn_k",
             "the order of K's rows is undone for n_head heads, where K has n_head_kv"),
      .nodes = "attn_k", .applies = has_permuted_k, .edit = k_by_n_head},
-    {LOADER("qkv_by_group", "attn_q",
-            "the rows of Q, K and V, one matrix, are taken for each group's queries, key and value in turn"),
-     .nodes = "attn_q attn_k attn_v", .applies = has_qkv, .edit = qkv_by_group},
     {LOADER("down_missing", "ffn_down", "ffn_down is zero: its matrix is not loaded, or the product not computed"),
      .nodes = "ffn_down", .edit = all_zero},
     {LOADER_OUTPUT("tied_output_zero",
