@@ -125,7 +125,19 @@ static uint64_t keys_without_weight(const fd_trial *t, bool but_own) {
     return zero & any;
 }
 
-enum { MOST_TILE = 128, MOST_NEAR = 8 };
+enum { MOST_TILE = 128, MOST_NEAR = 8, MOST_SINKS = 4 };
+
+/* Through a span no weights show which keys are hidden: one, or a few in a row, as where a page is lost. */
+static fd_code try_runs_of_keys(fd_trial *t, fd_hypothesis h, int32_t n_kv, fd_error *err) {
+    static const int32_t lengths[] = {1, 2, 3, 4, 8, 16};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int32_t first = 0; first + lengths[i] <= n_kv; first++)
+            for (h.n = 0; h.n < (i == 0 ? 2 : 1) && !fd_trial_fits(t); h.n++) {
+                h.keys = ((UINT64_C(1) << lengths[i]) - 1) << first;
+                FD_TRY(fd_trial_try(t, &h, err));
+            }
+    return FD_OK;
+}
 
 static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
@@ -134,6 +146,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
         fd_key_rule rule;
         int32_t low, high;
     } rules[] = {{FD_KEYS_LAST_N, 1, n_kv - 1},
+                 {FD_KEYS_SINKS, 2, n_kv - 2 < MOST_TILE ? n_kv - 2 : MOST_TILE},
                  {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_NOT_OWN, 1, 1},
                  {FD_KEYS_FIRST_N, 1, n_kv - 1},
@@ -145,8 +158,9 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
-            int32_t far = rules[i].rule == FD_KEYS_FAR ? MOST_NEAR : 0;
-            for (h.other = 0; h.other <= far && !fd_trial_fits(t); h.other++) FD_TRY(fd_trial_try(t, &h, err));
+            bool sinks = rules[i].rule == FD_KEYS_SINKS;
+            int32_t far = rules[i].rule == FD_KEYS_FAR ? MOST_NEAR : sinks ? MOST_SINKS : 0;
+            for (h.other = sinks; h.other <= far && !fd_trial_fits(t); h.other++) FD_TRY(fd_trial_try(t, &h, err));
         }
     h.other = 0;
     h.which = FD_KEYS_SET;
@@ -154,13 +168,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
         h.keys = keys_without_weight(t, h.n > 0);
         if (h.keys) FD_TRY(fd_trial_try(t, &h, err));
     }
-    /* through a span, one alone */
-    for (int32_t key = 0; key < 2 * n_kv && n_kv <= 64 && node->op != args->node->op && !fd_trial_fits(t); key++) {
-        h.n = key % 2;
-        h.keys = 1ull << (key / 2);
-        FD_TRY(fd_trial_try(t, &h, err));
-    }
-    return FD_OK;
+    return node->op != args->node->op && n_kv <= 64 ? try_runs_of_keys(t, h, n_kv, err) : FD_OK;
 }
 
 /* Of a table of positions. */

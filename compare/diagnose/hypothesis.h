@@ -59,6 +59,7 @@ typedef enum fd_position_rule {
 } fd_position_rule;
 typedef enum fd_key_rule {
     FD_KEYS_LAST_N,
+    FD_KEYS_SINKS, /* the last `n` and the first `other` alone are seen, as by a cache that forgets */
     FD_KEYS_NOT_FIRST_N,
     FD_KEYS_FIRST_N,
     FD_KEYS_NOT_OWN,

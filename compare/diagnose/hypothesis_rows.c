@@ -27,6 +27,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
 static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: return key <= own - h->n;
+    case FD_KEYS_SINKS: return key >= h->other && key <= own - h->n;
     case FD_KEYS_NOT_FIRST_N: return key < h->n && key != own;
     case FD_KEYS_FIRST_N: return key >= h->n && key != own;
     case FD_KEYS_NOT_OWN: return key == own && own > 0;

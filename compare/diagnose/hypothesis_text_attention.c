@@ -9,6 +9,7 @@
 static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: SAY("the mask hides all but the last %d position%s", h->n, h->n == 1 ? "" : "s"); break;
+    case FD_KEYS_SINKS: SAY("the mask hides all but the first %d and the last %d positions", h->other, h->n); break;
     case FD_KEYS_NOT_FIRST_N:
         if (h->n == 1)
             SAY("the mask hides position 0 from all others");

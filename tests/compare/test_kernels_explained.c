@@ -99,11 +99,47 @@ static void rows_rolled(fd_graph *g, fd_node *n) {
     n->override = rolled;
 }
 
+/* Softmax of scores of which those that `hidden` says are -Inf. */
+static void softmax_without(const fd_op_args *args, bool (*hidden)(int32_t key, int32_t own)) {
+    const int64_t each = (int64_t)args->node->shape[0] * args->n_kv, n = args->n_pos * each;
+    float *scores = malloc(sizeof *scores * (size_t)n);
+    fd_op_args own = *args;
+    memcpy(scores, args->in[0], sizeof *scores * (size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        if (hidden((int32_t)(i % args->n_kv), args->pos0 + (int32_t)(i / each))) scores[i] = -INFINITY;
+    own.in[0] = scores;
+    run_clean(&own);
+    free(scores);
+}
+static bool neither_first_nor_last_3(int32_t key, int32_t own) {
+    return key >= 1 && key <= own - 3;
+}
+static bool in_the_lost_page(int32_t key, int32_t own) {
+    (void)own;
+    return key == 2 || key == 3;
+}
+static void softmax_of_sinks(const fd_op_args *args) {
+    softmax_without(args, neither_first_nor_last_3);
+}
+static void softmax_without_page(const fd_op_args *args) {
+    softmax_without(args, in_the_lost_page);
+}
+static void sinks_and_window(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = softmax_of_sinks;
+}
+static void page_lost(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = softmax_without_page;
+}
+
 static const guessed bugs[] = {
     {"attn_out", tiles_of_4, "flash_output_not_rescaled", "tiles of 4 keys"},
     {"attn_out", parts_4, "split_kv_added", "4 parts"},
     {"attn_scores", other_cache_row, "cache_row_wrong", "the K row of position 2 is read from that of 1"},
     {"blk.2.attn_scores", one_head_halved, "factor", "head 2 is 0.5 times"},
+    {"blk.2.attn_weights", sinks_and_window, "keys_hidden", "all but the first 1 and the last 3 positions"},
+    {"blk.2.attn_weights", page_lost, "keys_hidden", "hides positions 2, 3"},
     {"blk.1.ffn_up", stale_tail, "other_rows", "of each row are the right ones of the position 1 earlier"},
     {"logits", cap_of_12, "other_softcap", "softcap of 12,"},
     {"logits", rows_rolled, "other_rows", "around the end of the step"},
