@@ -74,15 +74,59 @@ static void describe(const grouping *r, const group *g, fd_cause *out) {
     fd_layers_text(g->layers, r->o->graph->hparams.n_layer, out->layers, sizeof out->layers);
 }
 
-fd_code fd_group_findings(const fd_diagnose_options *options, const fd_attribution *attribution,
-                          const fd_explanation *first, fd_causes *out, fd_error *err) {
+/* "blk.2.attn_norm.weight": 2, and *suffix the rest; -1 outside the layers. */
+static int32_t layer_of(const fd_weight *w, const char **suffix) {
+    int32_t layer = -1;
+    int n = 0;
+    if (sscanf(w->name, "blk.%d.%n", &layer, &n) != 1 || n == 0) return -1;
+    *suffix = w->name + n;
+    return layer;
+}
+
+/* Where one weight is another layer's of the same name: are all of that layer? False in *h: of it no such thing can be asked. */
+static bool as_whole_layer(const fd_graph *graph, const fd_explanation *e, fd_hypothesis *h) {
+    const fd_hypothesis *one = &e->remaining[0].hypothesis;
+    const char *own_suffix = "", *suffix = "";
+    if (!e->named || one->guess != FD_GUESS_WEIGHT || one->node < 0 || one->end) return false;
+    const fd_node *node = &graph->nodes[one->node];
+    const int32_t own = layer_of(&graph->weights[node->weight[one->which]], &own_suffix);
+    const int32_t other = layer_of(&graph->weights[one->other], &suffix);
+    *h = (fd_hypothesis){.guess = FD_GUESS_WEIGHT, .node = -1, .layer = own, .other = other};
+    return own >= 0 && other >= 0 && own != other && strcmp(own_suffix, suffix) == 0;
+}
+
+/* A second weight of the layer that is the other layer's makes it the whole layer: the rest is asked with all others. */
+static fd_code try_whole_layer(const fd_diagnose_options *options, const fd_attribution *attribution,
+                               fd_explanation *first, fd_error *err) {
+    const fd_graph *graph = options->graph;
+    fd_diagnose_options how = *options;
+    fd_hypothesis whole;
+    bool fits = false;
+    if (!as_whole_layer(graph, first, &whole)) return FD_OK;
+    for (int32_t i = options->finding->node + 1; i < graph->n_node && !fits; i++) {
+        how.finding = &attribution->introduced[i];
+        if (graph->nodes[i].layer != whole.layer || how.finding->finding == FD_FOUND_NOTHING) continue;
+        FD_TRY(fd_diagnose_fits(&how, &whole, &fits, err));
+        if (!fits) return FD_OK;
+    }
+    if (!fits) return FD_OK;
+    fd_explain_fit *fit = &first->remaining[0];
+    fit->hypothesis = whole;
+    snprintf(fit->name, sizeof fit->name, "%s", fd_hypothesis_name(&whole));
+    fd_hypothesis_summary(&whole, graph, fit->summary, sizeof fit->summary);
+    first->n_remaining = 1;
+    return FD_OK;
+}
+
+fd_code fd_group_findings(const fd_diagnose_options *options, const fd_attribution *attribution, fd_explanation *first,
+                          fd_causes *out, fd_error *err) {
     const fd_graph *graph = options->graph;
     *out = (fd_causes){0};
     grouping r = {.o = options,
                   .layers = calloc((size_t)MOST_CAUSES * (size_t)graph->hparams.n_layer, sizeof *r.layers)};
     if (!r.layers) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    fd_code code = try_whole_layer(options, attribution, first, err);
     begin(&r, first, options->finding->node);
-    fd_code code = FD_OK;
     for (int32_t i = 0; i < graph->n_node && code == FD_OK; i++)
         if (i != options->finding->node && attribution->introduced[i].finding != FD_FOUND_NOTHING)
             code = place(&r, &attribution->introduced[i], err);

@@ -8,8 +8,8 @@
 
 /* `options` as for the finding that `first` explains, `attribution` the one it is from. A node belongs to the first
  * cause whose fault gives its values; one that none explains is diagnosed itself. Unnamed ones are one cause in all
- * layers. */
-fd_code fd_group_findings(const fd_diagnose_options *options, const fd_attribution *attribution,
-                          const fd_explanation *first, fd_causes *out, fd_error *err);
+ * layers. Where `first` is one weight of another layer's and a second tensor shows that all are, it becomes that. */
+fd_code fd_group_findings(const fd_diagnose_options *options, const fd_attribution *attribution, fd_explanation *first,
+                          fd_causes *out, fd_error *err);
 
 #endif

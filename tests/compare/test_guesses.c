@@ -109,10 +109,11 @@ static void exchange_layers_1_and_2(fd_graph *g, fd_node *n) {
     }
 }
 
-Test(guesses, another_layers_weights_are_named_through_all_of_a_layer) {
+Test(guesses, another_layers_weights_are_one_bug_of_all_tensors_of_a_layer_or_through_it) {
     const guessed exchanged = {"", exchange_layers_1_and_2, "other_layer", "layer 1 has the weights of layer 2"};
     bench b = open_bench(models[0], (recording){0});
     expect_guess(&b, &exchanged, layers, "f32", true);
+    expect_guess(&b, &exchanged, all, "f32", true);
     close_model(&b);
 }
 
