@@ -45,8 +45,8 @@ const fd_cli_command *fd_cli_commands(size_t *n);
 /* Limits how long libgomp's threads spin at a barrier before they sleep; commands that run or replay a model call it
  * first. On a busy machine (CI) they spin on the very core that the thread they wait for needs: measured with both
  * of 2 cores taken, 9.1 s against 0.4 s for a 16-token trace; idle, no difference. libgomp reads its settings when
- * it is loaded, so the program starts itself again with the arguments kept (7 ms, half of what `compare` of two
- * small traces took with it). Does nothing when the user set GOMP_SPINCOUNT or OMP_WAIT_POLICY. */
+ * it is loaded, so the program starts itself again with the arguments kept, which takes 1 ms. Does nothing when the
+ * user set GOMP_SPINCOUNT or OMP_WAIT_POLICY. */
 void fd_cli_keep_arguments(int argc, char **argv);
 void fd_cli_limit_openmp_spin(void);
 
