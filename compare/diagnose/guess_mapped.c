@@ -12,7 +12,7 @@ static fd_code better(fd_trial *t, fd_hypothesis *h, uint64_t map, double *least
     double left;
     other.keys = map;
     if (fd_trial_exhausted(t)) return FD_OK;
-    FD_TRY(fd_trial_distance_of_all(t, &other, &left, err));
+    FD_TRY(fd_trial_distance(t, &t->all, &other, &left, err));
     if (left < *least) *least = left, h->keys = map;
     return FD_OK;
 }
@@ -51,7 +51,7 @@ static fd_code try_map(fd_trial *t, fd_hypothesis h, fd_error *err) {
     const uint64_t right = fd_hypothesis_identity(h.n);
     double plain;
     if (h.n < 2 || h.n > FD_MOST_MAPPED || fd_trial_fits(t) || fd_trial_exhausted(t)) return FD_OK;
-    FD_TRY(fd_trial_distance_of_all(t, &fd_no_hypothesis, &plain, err));
+    FD_TRY(fd_trial_distance(t, &t->all, &fd_no_hypothesis, &plain, err));
     FD_TRY(find_each(t, plain, &h, err));
     if (h.keys != right) FD_TRY(fd_trial_try(t, &h, err));
     if (fd_trial_fits(t) || t->n_span == 1) return FD_OK;

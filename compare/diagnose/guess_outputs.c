@@ -100,7 +100,7 @@ static fd_code try_cap(fd_trial *t, const fd_node *node, fd_error *err) {
 /* How far the few rows are from `h` with the last `n` elements of each row as its region. */
 static fd_code distance_of_tail(fd_trial *t, fd_hypothesis *h, int32_t n, double *distance, fd_error *err) {
     h->first = h->end - n;
-    return fd_trial_distance(t, h, distance, err);
+    return fd_trial_distance(t, &t->few, h, distance, err);
 }
 
 /* The same at other nodes of that op in the span: zeros in gate or in up are zeros in their product. */

@@ -15,7 +15,7 @@ enum { COARSE = 24, PER_DECADE = 4, FINE = 44 };
 
 static fd_code distance_at(fd_trial *t, fd_hypothesis *h, double value, double *distance, fd_error *err) {
     h->value = value;
-    return fd_trial_distance(t, h, distance, err);
+    return fd_trial_distance(t, &t->few, h, distance, err);
 }
 
 /* Golden section between log10 values. */

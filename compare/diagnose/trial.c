@@ -173,33 +173,21 @@ static fd_hypothesis in_part(const fd_trial *t, const fd_hypothesis *h) {
     return part;
 }
 
-fd_code fd_trial_distance(fd_trial *t, const fd_hypothesis *hypothesis, double *distance, fd_error *err) {
-    const fd_hypothesis part = in_part(t, hypothesis), *h = &part;
+fd_code fd_trial_distance(fd_trial *t, const fd_trial_rows *rows, const fd_hypothesis *hypothesis, double *distance,
+                          fd_error *err) {
+    const fd_hypothesis h = in_part(t, hypothesis);
     fd_variant v;
-    double largest;
     *distance = INFINITY;
-    FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
+    FD_TRY(fd_evaluate(rows->bench, &h, rows->request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t, t->few.request, 1);
-        fd_trial_residuals(&t->few, &v, &largest, distance);
+        spend(t, rows->request, 1);
+        *distance = fd_trial_left(rows, &v);
     }
     fd_variant_free(&v);
     return FD_OK;
 }
 
 /* ---- all rows ---- */
-
-fd_code fd_trial_distance_of_all(fd_trial *t, const fd_hypothesis *h, double *distance, fd_error *err) {
-    fd_variant v;
-    *distance = INFINITY;
-    FD_TRY(fd_evaluate(t->all.bench, h, t->all.request->args.node->id, false, &v, err));
-    if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t, t->all.request, 1);
-        *distance = fd_trial_left(&t->all, &v);
-    }
-    fd_variant_free(&v);
-    return FD_OK;
-}
 
 /* Through a span a hypothesis may spread its roundings so far that anything fits: more than half of the tensor. */
 static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const float *plain) {

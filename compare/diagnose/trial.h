@@ -61,12 +61,10 @@ bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b);
 /* z ≤ 1; through a span, whose bounds are sampled, a little more where little is left of the residual. */
 bool fd_trial_is_fit(const fd_trial *trial, const fd_explain_fit *fit);
 
-/* How far the few rows are from a hypothesis: the root of the mean square of the residuals over the bounds of the op
+/* How far `rows`, the few or all, are from a hypothesis: the root of the mean square of the residuals over the bounds of the op
  * as it should be; +Inf where it cannot be computed or a NaN is one side's alone. */
-fd_code fd_trial_distance(fd_trial *trial, const fd_hypothesis *h, double *distance, fd_error *err);
-
-/* What a hypothesis leaves of all rows, in the same unit. */
-fd_code fd_trial_distance_of_all(fd_trial *trial, const fd_hypothesis *h, double *distance, fd_error *err);
+fd_code fd_trial_distance(fd_trial *trial, const fd_trial_rows *rows, const fd_hypothesis *h, double *distance,
+                          fd_error *err);
 
 void fd_trial_note_runner_up(fd_trial *trial, const fd_explain_fit *fit);
 fd_explain_fit fd_trial_fit(const fd_trial *trial, const fd_hypothesis *h, const fd_variant *variant);
