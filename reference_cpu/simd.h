@@ -201,6 +201,14 @@ FD_INLINE float f16_at(const void *p) {
 #endif
 }
 
+/* Rows [first, first + n_row) of a weight as a weight of n_col columns: one expert's matrix, or its bias as a row. */
+FD_INLINE fd_weight weight_of_expert(const fd_weight *w, int64_t first, int64_t n_row, int64_t n_col) {
+    return (fd_weight){.dtype = w->dtype,
+                       .n_row = n_row,
+                       .n_col = n_col,
+                       .data = (const char *)w->data + first * fd_dtype_row_bytes(w->dtype, w->n_col)};
+}
+
 /* ---- the contract's tree across lanes ---- */
 
 /* Sums of neighbouring lanes of a and of b. Twice within 128-bit lanes, then between them: after the two of the first

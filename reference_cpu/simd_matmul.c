@@ -220,13 +220,8 @@ void SIMD(expert_matmul)(const fd_op_args *args, int64_t begin, int64_t end) {
             for (int64_t o = begin; o < end; o++) y[o] = (float)NAN;
             continue;
         }
-        fd_weight own = {
-            .dtype = weight->dtype, .n_row = n_out, .n_col = n, .data = weight_row(weight, expert * n_out)};
-        fd_weight own_bias = {.n_row = 1, .n_col = n_out};
-        if (bias) {
-            own_bias.dtype = bias->dtype;
-            own_bias.data = weight_row(bias, expert);
-        }
+        fd_weight own = weight_of_expert(weight, expert * n_out, n_out, n), own_bias = {0};
+        if (bias) own_bias = weight_of_expert(bias, expert, 1, n_out);
         one_position(&own, bias ? &own_bias : NULL, x, begin, end, y);
     }
 }

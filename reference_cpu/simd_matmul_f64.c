@@ -157,32 +157,24 @@ void SIMD(matmul_f64)(const fd_op_args *args, int64_t begin, int64_t end) {
 
 /* ---- experts: those that chose the same one, of all positions and ranks, share its rows ---- */
 
-static fd_weight rows_of(const fd_weight *w, int64_t first, int64_t n_row, int64_t n_col) {
-    return (fd_weight){.dtype = w->dtype,
-                       .n_row = n_row,
-                       .n_col = n_col,
-                       .data = (const char *)w->data + first * fd_dtype_row_bytes(w->dtype, w->n_col)};
-}
-
 void SIMD(expert_matmul_f64)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *input = fd_ref_input(args, 0);
     const fd_weight *weight = args->weight[0], *bias = args->weight[1];
     int64_t n = weight->n_col, n_out = args->node->shape[1], k = args->node->shape[0], n_item = args->n_pos * k;
     int64_t n_expert = weight->n_row / n_out, x_rows = input->n_dim == 2 ? input->shape[0] : 1, step = block_of(n);
+    const double *ids = args->in[1];
 
-    for (int64_t expert = -1; expert < n_expert; expert++) {
-        fd_weight own = rows_of(weight, expert < 0 ? 0 : expert * n_out, n_out, n), own_bias = {0};
-        if (bias) own_bias = rows_of(bias, expert < 0 ? 0 : expert, 1, n_out);
+    for (int64_t item = 0; item < n_item; item++)
+        for (int64_t o = begin; fd_expert_of(ids[item], n_expert) < 0 && o < end; o++)
+            ((double *)args->out)[item * n_out + o] = NAN;
+    for (int64_t expert = 0; expert < n_expert; expert++) {
+        fd_weight own = weight_of_expert(weight, expert * n_out, n_out, n), own_bias = {0};
+        if (bias) own_bias = weight_of_expert(bias, expert, 1, n_out);
         product p = {.weight = &own, .bias = bias ? &own_bias : NULL};
         for (int64_t item = 0; item < n_item; item++) {
-            double *y = (double *)args->out + item * n_out;
-            if (fd_expert_of(((const double *)args->in[1])[item], n_expert) != expert) continue;
-            if (expert < 0) {
-                for (int64_t o = begin; o < end; o++) y[o] = NAN;
-                continue;
-            }
+            if (fd_expert_of(ids[item], n_expert) != expert) continue;
             p.x[p.n_item] = (const double *)args->in[0] + (x_rows == 1 ? item / k : item) * n;
-            p.y[p.n_item++] = y;
+            p.y[p.n_item++] = (double *)args->out + item * n_out;
             if (p.n_item < step) continue;
             multiply(&p, begin, end);
             p.n_item = 0;

@@ -243,10 +243,10 @@ static fd_code finish(const search *s, stand *at) {
     size_t n = 0;
     if (at->taken) fd_cli_drop_idle_questions(at->taken);
     if (!at->taken || !at->taken[0]) return FD_OK;
-    for (const char *c = at->taken; *c;) n += strncmp(fd_cli_next_line(&c, ""), "ask ", 4) != 0;
     FD_TRY(make_map(s, "", at->taken, &map));
     fd_code code = propose(s, at->own, map, &rest);
     fd_name_map_free(map);
+    for (const char *c = at->taken; *c;) n += strncmp(fd_cli_next_line(&c, ""), "ask ", 4) != 0;
     if (code == FD_OK && !(whole = fd_cli_join_lines(at->taken, rest.text)))
         code = fd_fail(s->err, FD_ERR_MEMORY, "map auto: out of memory");
     if (code == FD_OK) {

@@ -83,7 +83,7 @@ static int32_t layer_of(const fd_weight *w, const char **suffix) {
     return layer;
 }
 
-/* Where one weight is another layer's of the same name: are all of that layer? False in *h: of it no such thing can be asked. */
+/* Where one weight is another layer's of the same name: *h asks whether all are. False: there is nothing to ask. */
 static bool as_whole_layer(const fd_graph *graph, const fd_explanation *e, fd_hypothesis *h) {
     const fd_hypothesis *one = &e->remaining[0].hypothesis;
     const char *own_suffix = "", *suffix = "";
