@@ -32,8 +32,9 @@ fd_code fd_engine_decode(fd_exec *exec, const fd_decode *d, fd_error *err) {
     FD_TRY(upload_rows(e, err));
     fd_code code = fd_engine_step_many(e, d->n, false, last, err);
     if (code == FD_OK && d->logits) code = fd_copy_logits(e, e->logits, d->n, d->n, d->logits, err);
-    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream); /* nothing of a failed call is still under way */
-    return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
+    fd_error ignored;
+    fd_code through = fd_engine_wait(e, NULL, "decode step", code == FD_OK ? err : &ignored);
+    return code == FD_OK ? through : code; /* nothing of a failed call is still under way */
 }
 
 /* ---- generation ---- */
@@ -109,7 +110,7 @@ static fd_code begin(many *m, int32_t sequence, fd_error *err) {
     const fd_generation *run = &m->runs[sequence];
     FD_TRY(fd_exec_select(&m->engine->exec, sequence, err));
     FD_TRY(fd_engine_begin_generation(m->engine, run, err));
-    FD_TRY(fd_cuda_check(cudaStreamSynchronize(m->engine->device.ctx.stream), "prompt", err));
+    FD_TRY(fd_engine_wait(m->engine, NULL, "prompt", err));
     fd_code code = fd_engine_take_sample(m->engine, run, sequence, &m->n_done[sequence], err);
     if (code == FD_STOP) return FD_OK;
     if (code != FD_OK) return fd_error_prefix(err, "sequence %d", sequence);
@@ -128,7 +129,8 @@ fd_code fd_engine_generate_many(fd_exec *exec, const fd_generation *runs, int32_
     fd_code code = FD_OK;
     for (int32_t i = 0; i < n_run && code == FD_OK; i++) code = begin(&m, i, err);
     while (m.n_active > 0 && code == FD_OK) code = run_together(&m, err);
-    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream);
+    fd_error ignored;
+    fd_code through = fd_engine_wait(e, NULL, "decode step", code == FD_OK ? err : &ignored);
     free(m.active);
-    return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
+    return code == FD_OK ? through : code;
 }

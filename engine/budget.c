@@ -42,7 +42,7 @@ int32_t fd_step_rows(int32_t n_seq) {
 typedef struct plans {
     const fd_graph *whole; /* by which all GPUs cut a long prompt alike */
     fd_split split;
-    bool is_split, has_mailbox;
+    bool is_split, has_mailbox, has_staging;
     uint64_t weights;
     fd_plan prompt, step, batch;
 } plans;
@@ -56,7 +56,10 @@ static void free_plans(plans *p) {
 
 static fd_code make_plans(const fd_graph *whole, fd_numerics numerics, fd_rank_of rank, plans *out, fd_error *err) {
     bool fast = numerics == FD_NUMERICS_FAST;
-    *out = (plans){.whole = whole, .is_split = rank.n > 1, .has_mailbox = rank.n > 1 && !rank.apart};
+    *out = (plans){.whole = whole,
+                   .is_split = rank.n > 1,
+                   .has_mailbox = rank.n > 1 && !rank.apart,
+                   .has_staging = rank.n > 1 && rank.nccl};
     if (out->is_split) FD_TRY(fd_split_make(whole, rank.n, rank.rank, &out->split, err));
     const fd_graph *graph = out->is_split ? out->split.graph : whole;
     fd_code code = fd_weights_bytes(graph, &out->weights, err);
@@ -90,6 +93,8 @@ static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     m.scratch = state.bytes - m.cache + fd_slots_bytes(&p->prompt, (fd_extent){prompt, n_ctx, 1}) +
                 fd_slots_bytes(&p->step, (fd_extent){step, n_ctx, step});
     if (p->has_mailbox) m.scratch += fd_align(fd_mailbox_bytes(fd_ranks_page(graph, n_seq)));
+    if (p->has_staging)
+        m.scratch += fd_align(fd_nccl_staging_bytes(sizeof(float) * (size_t)fd_ranks_page(graph, n_seq)));
     if (batches) m.scratch += fd_slots_bytes(&p->batch, (fd_extent){n_seq, n_ctx, n_seq});
     if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));
     if ((q8act || fast) && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));

@@ -61,7 +61,8 @@ typedef struct fd_engine_size {
 /* One of several GPUs that share a model. {0}: there is one. */
 typedef struct fd_rank_of {
     int32_t rank, n;
-    bool apart; /* each in a process of its own */
+    bool apart; /* each in a process of its own, */
+    bool nccl;  /* and they gather by NCCL, with room for it */
 } fd_rank_of;
 
 /* Device memory that an engine takes, in bytes. */

@@ -37,7 +37,7 @@ static fd_code prepare(fd_pass *pass, fd_error *err) {
 static fd_code forward_step(fd_engine *e, const fd_batch *batch, fd_error *err) {
     FD_TRY(fd_engine_step_one(e, batch->tokens[0], batch->pos0, false, err));
     if (batch->logits) return fd_copy_logits(e, e->logits, 1, 1, batch->logits, err);
-    return fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "decode step", err);
+    return fd_engine_wait(e, NULL, "decode step", err);
 }
 
 /* Rows `done` … `done` + n - 1 of a batch. */
@@ -91,7 +91,7 @@ static fd_code forward_nodes(fd_engine *e, const fd_batch *batch, fd_error *err)
             FD_TRY(fd_copy_logits(e, logits, have, batch->all_logits ? n : 1,
                                   batch->logits + (batch->all_logits ? (size_t)done * n_vocab : 0), err));
         /* The next pass writes over the pinned tokens. */
-        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "batch", err));
+        FD_TRY(fd_engine_wait(e, NULL, "batch", err));
         if (e->exec.progress && batch->n_tok > longest) e->exec.progress(e->exec.progress_user, done + n, batch->n_tok);
     }
     return FD_OK;
@@ -120,7 +120,8 @@ fd_code fd_engine_forward(fd_exec *exec, const fd_batch *batch, fd_error *err) {
                    : step                 ? forward_step(e, batch, err)
                                           : forward_nodes(e, batch, err);
     if (code != FD_OK) { /* nothing of a failed call is still under way */
-        (void)cudaStreamSynchronize(e->device.ctx.stream);
+        fd_error ignored;
+        (void)fd_engine_wait(e, NULL, "a failed call", &ignored);
         fd_async_forget(e);
     }
     return code;

@@ -68,7 +68,8 @@ fd_code fd_engine_generate(fd_exec *exec, const fd_generation *run, int32_t *n_d
             code = launch(e, run, launched++, err);
         if (code == FD_OK) code = take(e, run, n_done, err);
     }
-    cudaError_t through = cudaStreamSynchronize(e->device.ctx.stream); /* steps launched before a stop are forgotten */
     if (code == FD_STOP) code = FD_OK;
-    return code == FD_OK ? fd_cuda_check(through, "decode step", err) : code;
+    fd_error ignored;
+    fd_code through = fd_engine_wait(e, NULL, "decode step", code == FD_OK ? err : &ignored);
+    return code == FD_OK ? through : code; /* steps launched before a stop are forgotten */
 }

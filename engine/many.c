@@ -55,7 +55,7 @@ fd_code fd_many_call(fd_many *m, fd_rank_fn fn, void *call, fd_error *err) {
     m->broken = err->code != FD_STOP; /* an observer's wish, in passes without graphs */
     fd_error again = {0};
     for (int32_t r = 0; r < m->n; r++)
-        if (m->engines[r]) (void)cudaStreamSynchronize(m->engines[r]->device.ctx.stream);
+        if (m->engines[r]) (void)fd_engine_wait(m->engines[r], NULL, "a failed call", &again);
     if (!m->broken && fd_ranks_resume(&m->ranks, &again) != FD_OK) m->broken = true;
     return err->code;
 }
@@ -172,7 +172,8 @@ static const fd_exec_class batching_class = {.forward = forward,
 /* Of this process's engine number r. */
 static fd_rank_of rank_of(const fd_many *m, int32_t r) {
     const fd_peers *peers = m->ranks.peers;
-    return peers ? (fd_rank_of){peers->rank, peers->n, true} : (fd_rank_of){r, m->n, false};
+    return peers ? (fd_rank_of){.rank = peers->rank, .n = peers->n, .apart = true, .nccl = m->ranks.nccl != NULL}
+                 : (fd_rank_of){.rank = r, .n = m->n};
 }
 
 /* All of them, before any memory is taken. A GPU that is named twice has room for both. */
@@ -199,7 +200,8 @@ static fd_code open_rank(fd_many *m, int32_t rank, void *call, fd_error *err) {
     fd_engine *e = NULL;
     options.devices = (fd_engine_devices){.id = {m->devices[rank]}, .n = 1};
     options.observe_by_node = true;
-    if (m->ranks.peers) options.no_graph = options.no_overlap = true; /* gathers wait for the host */
+    if (m->ranks.peers) options.no_overlap = true;                 /* gathers are no kernels of ours */
+    if (m->ranks.peers && !m->ranks.nccl) options.no_graph = true; /* they wait for the host */
     FD_TRY(fd_devices_reach(m->devices, m->n, m->devices[rank], err));
     FD_TRY(fd_ranks_make_mailbox(&m->ranks, rank, err));
     if (rank > 0) FD_TRY(fd_split_make(m->exec.graph, m->n, rank, &m->splits[rank], err));
@@ -231,17 +233,19 @@ static fd_code size_pages(fd_many *m, const fd_graph *graph, fd_error *err) {
 
 static fd_code open_all(fd_many *m, const fd_graph *graph, const fd_engine_options *options, fd_error *err) {
     fd_peers *peers = options->peers;
+    char words[192] = "GPUs";
     FD_TRY(fd_ranks_make(&m->ranks, peers ? peers->n : m->n, fd_devices_differ(m->devices, m->n), err));
     m->ranks.peers = peers;
     FD_TRY(fd_devices_check(m->devices, m->n, err));
+    FD_TRY(fd_cuda_check(cudaSetDevice(m->devices[0]), "device", err));
+    if (peers) FD_TRY(fd_ranks_choose_gather(&m->ranks, words, sizeof words, err));
     FD_TRY(check_memory(m, graph, options, err));
     FD_TRY(size_pages(m, graph, err));
     FD_TRY(start_workers(m, err));
     fd_engine_options call = *options;
     FD_TRY(fd_many_call(m, open_rank, &call, err));
     const fd_exec *first = &m->engines[0]->exec;
-    snprintf(m->exec.device, sizeof m->exec.device, "%.100s (%d %s)", first->device, m->ranks.n,
-             peers ? "processes, a GPU each" : "GPUs");
+    snprintf(m->exec.device, sizeof m->exec.device, "%.60s (%d %s)", first->device, m->ranks.n, words);
     memcpy(m->exec.driver, first->driver, sizeof m->exec.driver);
     m->exec.numerics_name = first->numerics_name;
     if (m->engines[0]->step.batches) m->exec.class_ = &batching_class;

@@ -216,7 +216,7 @@ fd_code fd_observe_flush(fd_engine *e, fd_error *err) {
     e->sync.n_pending = 0;
     e->sync.used = 0;
     if (n == 0) return FD_OK;
-    FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "observed tensors", err));
+    FD_TRY(fd_engine_wait(e, NULL, "observed tensors", err));
     return fd_observe_deliver(&e->exec, e->sync.pending, n, err);
 }
 

@@ -10,7 +10,7 @@ static fd_code download(const fd_pass *pass, const void *device, size_t size, vo
     if (!*host) return fd_fail(err, FD_ERR_MEMORY, "override: out of memory for %zu bytes", size);
     FD_TRY(
         fd_cuda_check(cudaMemcpyAsync(*host, device, size, cudaMemcpyDeviceToHost, pass->ctx.stream), "download", err));
-    return fd_cuda_check(cudaStreamSynchronize(pass->ctx.stream), "download", err);
+    return fd_engine_wait(pass->engine, NULL, "download", err);
 }
 
 /* Bytes of the node's tensor in this pass: its rows, or the cache up to position `n_pos`. */
@@ -41,7 +41,7 @@ static fd_code compute(const fd_pass *pass, const fd_node *node, fd_op_args *arg
     node->override(args);
     FD_TRY(
         fd_cuda_check(cudaMemcpyAsync(out, args->out, size, cudaMemcpyHostToDevice, pass->ctx.stream), "upload", err));
-    return fd_cuda_check(cudaStreamSynchronize(pass->ctx.stream), "upload", err);
+    return fd_engine_wait(pass->engine, NULL, "upload", err);
 }
 
 fd_code fd_run_override(const fd_pass *pass, int32_t id, fd_error *err) {

@@ -29,12 +29,17 @@ int64_t fd_ranks_page(const fd_graph *graph, int32_t n_seq) {
 
 fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err) {
     size_t bytes = fd_mailbox_bytes(ranks->n_page);
+    if (ranks->nccl)
+        return fd_device_alloc(&ranks->staging, fd_nccl_staging_bytes(sizeof(float) * (size_t)ranks->n_page), "gathers",
+                               err);
     if (ranks->peers) return FD_OK;
     FD_TRY(fd_device_alloc(&ranks->mail[rank], bytes, "gathers", err));
     return fd_cuda_check(cudaMemset(ranks->mail[rank].data, 0, bytes), "gathers", err);
 }
 
 void fd_ranks_release(fd_ranks *ranks) {
+    fd_nccl_close(ranks->nccl, ranks->failed);
+    fd_device_free(&ranks->staging);
     for (int32_t r = 0; r < ranks->n; r++) fd_device_free(&ranks->mail[r]);
     fd_pinned_free(&ranks->stop);
     fd_pinned_free(&ranks->host);

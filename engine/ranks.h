@@ -4,14 +4,14 @@
  * another must not be asked for memory.
  *
  * Ranks that are processes (`peers`, on one machine or several) do not reach each other's devices: they meet at every
- * GATHER through memory of the host, in ranks_apart.c, and nowhere else. */
+ * GATHER, by NCCL or else through memory of the host (ranks_apart.c), and nowhere else. */
 #ifndef FD_ENGINE_RANKS_H
 #define FD_ENGINE_RANKS_H
 
 #include <pthread.h>
 
 #include "engine/memory.h"
-#include "exec/peers.h"
+#include "engine/nccl.h"
 #include "model/graph.h"
 #include "kernels/gather/gather.h"
 
@@ -28,7 +28,9 @@ typedef struct fd_ranks {
     int32_t n_page_row;          /* rows of a pass whose every gather goes through the mailboxes' pages, */
     int64_t n_page;              /* and their elements */
     fd_block stop;               /* pinned: uint32_t; not 0: a rank has failed */
-    fd_block host;               /* pinned: of processes, the rows that are gathered */
+    fd_nccl *nccl;               /* owned: of processes, by which they gather; NULL: through their hosts */
+    fd_block staging;            /* device: of NCCL, shares of rows before they are put in place */
+    fd_block host;               /* pinned: without NCCL, the rows that are gathered */
     pthread_mutex_t launching; /* where a GPU has two: a kernel's attributes are the device's, and each wants its own */
     pthread_mutex_t lock;      /* of all below */
     pthread_cond_t changed;
@@ -40,8 +42,8 @@ typedef struct fd_ranks {
 /* Elements of the widest row of a split graph that is gathered in steps, times n_seq. */
 int64_t fd_ranks_page(const fd_graph *graph, int32_t n_seq);
 
-/* Everything but the mailboxes, which each rank makes on its device, as large as n_page and n_page_row say;
- * processes have none. */
+/* Everything but the mailboxes, which each rank makes on its device, as large as n_page and n_page_row say; processes have none,
+ * and with NCCL room to gather in. */
 fd_code fd_ranks_make(fd_ranks *ranks, int32_t n, bool alone, fd_error *err);
 fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err); /* on the current device */
 void fd_ranks_release(fd_ranks *ranks);
@@ -77,6 +79,12 @@ fd_code fd_ranks_launch_gather(struct fd_pass *pass, int32_t id, const fd_gather
 fd_send fd_ranks_send(struct fd_pass *pass, const struct fd_item *item);
 
 /* ---- ranks_apart.c ---- */
+/* How processes gather: by NCCL where all of them can; what it will take beside (fd_nccl_staging_bytes) later. What is chosen,
+ * in words. */
+fd_code fd_ranks_choose_gather(fd_ranks *ranks, char *words, size_t room, fd_error *err);
 fd_code fd_ranks_gather_apart(struct fd_pass *pass, int32_t id, const fd_gather *in, fd_error *err);
+/* Waits for the event of an engine's stream, or with NULL for all of the stream: bounded, where other processes' GPUs are waited
+ * for. Without ranks as CUDA waits. */
+fd_code fd_engine_wait(const struct fd_engine *engine, cudaEvent_t event, const char *what, fd_error *err);
 
 #endif

@@ -30,7 +30,7 @@ fd_code fd_engine_mark_sample(fd_engine *e, int32_t launched, fd_error *err) {
 }
 
 fd_code fd_engine_await_sample(fd_engine *e, int32_t sample, fd_error *err) {
-    return fd_cuda_check(cudaEventSynchronize(e->sampling.done[sample % FD_SAMPLED_AHEAD]), "decode step", err);
+    return fd_engine_wait(e, e->sampling.done[sample % FD_SAMPLED_AHEAD], "decode step", err);
 }
 
 void fd_sampling_release(fd_engine *engine) {

@@ -68,7 +68,7 @@ fd_code fd_copy_logits(fd_engine *e, const float *from, int32_t have, int32_t n_
         FD_TRY(fd_cuda_check(cudaMemcpyAsync(e->logits_host.data, (const char *)from + row * (size_t)(have - n_row + i),
                                              row * (size_t)n, cudaMemcpyDeviceToHost, e->device.ctx.stream),
                              "logits", err));
-        FD_TRY(fd_cuda_check(cudaStreamSynchronize(e->device.ctx.stream), "logits", err));
+        FD_TRY(fd_engine_wait(e, NULL, "logits", err));
         memcpy((char *)to + row * (size_t)i, e->logits_host.data, row * (size_t)n);
     }
     return FD_OK;

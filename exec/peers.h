@@ -23,6 +23,7 @@ struct fd_peers {
     /* Brings the other processes' items. All call it for the same tensors in the same order. FD_ERR_IO where one does
      * not come within a bounded time. */
     fd_code (*gather)(fd_peers *peers, const fd_shared_rows *rows, fd_error *err);
+    double wait_seconds; /* that time, for whatever else waits for another process */
 };
 
 /* The first item of share `rank` of n shares of n_item items, which differ by one item at most. Processes and GPUs

@@ -37,7 +37,6 @@ typedef struct mpi_peers {
     int *counts, *at; /* [n] bytes of each process in a piece, and where they lie */
     char *own, *all;  /* this process's share of a piece, and the piece, share after share */
     size_t own_bytes, all_bytes;
-    double wait_seconds;
 } mpi_peers;
 
 static bool number_of(const char *variable, int32_t *out) {
@@ -88,11 +87,11 @@ static fd_code wait_for(mpi_peers *m, void *request, const char *name, fd_error 
         if (m->test(&request, &done, NULL) != 0) return fd_fail(err, FD_ERR_IO, "MPI: %s: a gather failed", name);
         if (done) return FD_OK;
         const double waited = seconds() - started;
-        if (!(waited <= m->wait_seconds))
+        if (!(waited <= m->peers.wait_seconds))
             return fd_fail(err, FD_ERR_IO,
-                           "MPI: %s: rank %d has waited %.0f s for the other %d ranks: one of them is stuck or gone "
+                           "MPI: %s: rank %d has waited %.0f s for the other %d rank%s: one of them is stuck or gone "
                            "(FIRSTDIFF_WAIT_SECONDS sets how long to wait)",
-                           name, m->peers.rank, waited, m->peers.n - 1);
+                           name, m->peers.rank, waited, m->peers.n - 1, m->peers.n > 2 ? "s" : "");
         if (waited > 0.02)
             nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         else
@@ -193,7 +192,7 @@ fd_code fd_mpi_begin(fd_peers **out, fd_error *err) {
         return fd_fail(err, FD_ERR_INPUT, "FIRSTDIFF_WAIT_SECONDS=%s: expected a whole number",
                        getenv("FIRSTDIFF_WAIT_SECONDS"));
     }
-    m->wait_seconds = wait;
+    m->peers.wait_seconds = wait;
     fd_code code = load(m, err);
     if (code == FD_OK) m->counts = calloc((size_t)m->peers.n, sizeof *m->counts);
     if (code == FD_OK) m->at = calloc((size_t)m->peers.n, sizeof *m->at);

@@ -86,8 +86,8 @@ cudaError_t __wrap_cudaDeviceEnablePeerAccess(int other, unsigned flags) {
 }
 
 cudaError_t __wrap_cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
-    (void)device;
     memset(prop, 0, sizeof *prop);
+    prop->uuid.bytes[0] = (char)device;
     strcpy(prop->name, "no device");
     prop->major = 9;
     prop->multiProcessorCount = FAKE_CUDA_SM;
@@ -100,8 +100,12 @@ cudaError_t __wrap_cudaDriverGetVersion(int *version) {
     return cudaSuccess;
 }
 
+static _Thread_local int current_device;
+
 cudaError_t __wrap_cudaSetDevice(int device) {
-    return device >= 0 && device < (fake.n_device > 1 ? fake.n_device : 1) ? cudaSuccess : cudaErrorInvalidDevice;
+    if (device < 0 || device >= (fake.n_device > 1 ? fake.n_device : 1)) return cudaErrorInvalidDevice;
+    current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t __wrap_cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind) {
@@ -144,6 +148,16 @@ cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream) {
     return cudaSuccess;
 }
 
+cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream) {
+    (void)stream;
+    return fake.stuck ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t __wrap_cudaEventQuery(cudaEvent_t event) {
+    (void)event;
+    return fake.stuck ? cudaErrorNotReady : cudaSuccess;
+}
+
 cudaError_t __wrap_cudaStreamDestroy(cudaStream_t stream) {
     (void)stream;
     return cudaSuccess;
@@ -175,7 +189,7 @@ cudaError_t __wrap_cudaGetLastError(void) {
 }
 
 cudaError_t __wrap_cudaGetDevice(int *device) {
-    *device = 0;
+    *device = current_device;
     return cudaSuccess;
 }
 

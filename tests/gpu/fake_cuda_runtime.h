@@ -17,6 +17,7 @@ typedef struct fake_cuda {
     int64_t n_launch;
     int n_device;       /* 0 counts as 1; all take from the same memory */
     bool no_peers;      /* they do not reach each other's */
+    bool stuck;         /* what is asked never completes */
     int64_t fail_alloc; /* the allocation that is refused, counted down; 0: none */
 } fake_cuda;
 
