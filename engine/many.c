@@ -143,6 +143,7 @@ static fd_code flush(fd_exec *exec, fd_error *err) {
 
 static void destroy(fd_exec *exec) {
     fd_many *m = (fd_many *)exec;
+    if (fd_nccl_lost(m->ranks.nccl)) return; /* all of this may be in use on the device, until the process ends */
     pthread_mutex_lock(&m->ranks.lock);
     m->ends = true;
     pthread_cond_broadcast(&m->ranks.changed);

@@ -24,7 +24,7 @@ typedef struct config {
 typedef int (*get_version_fn)(int *version);
 typedef int (*get_id_fn)(unique_id *id);
 typedef int (*init_fn)(void **comm, int n, unique_id id, int rank, config *config);
-typedef int (*of_comm_fn)(void *comm);
+typedef int (*destroy_fn)(void *comm);
 typedef int (*get_error_fn)(void *comm, int *status);
 typedef int (*all_gather_fn)(const void *part, void *whole, size_t count, int type, void *comm, cudaStream_t stream);
 typedef int (*broadcast_fn)(const void *from, void *to, size_t count, int type, int root, void *comm,
@@ -37,11 +37,12 @@ enum { STAGING_BYTES = 16 << 20 }; /* a prompt's rows are gathered in pieces of 
 struct fd_nccl {
     fd_peers *peers;
     void *comm;
+    bool lost;
     char release[24];
     get_version_fn get_version;
     get_id_fn get_id;
     init_fn init;
-    of_comm_fn destroy, abort;
+    destroy_fn destroy;
     get_error_fn get_error;
     all_gather_fn all_gather;
     broadcast_fn broadcast;
@@ -57,15 +58,11 @@ static double seconds(void) {
 
 /* ---- waiting ---- */
 
-/* Ends what is under way on the device: kernels that wait for another process come to an end. */
-static void give_up(fd_nccl *n) {
-    if (n->comm) (void)n->abort(n->comm);
-    n->comm = NULL;
-}
-
+/* ncclCommAbort, which would end the kernels that wait, waits itself for the graphs that hold them, and these are waited for on the
+ * device. So nothing is ended here: the process ends, and the device with it. */
 static fd_code check(fd_nccl *n, int status, const char *what, fd_error *err) {
     if (status == SUCCESS || status == IN_PROGRESS) return FD_OK;
-    give_up(n);
+    n->lost = true;
     return fd_fail(err, FD_ERR_IO, "NCCL %s: %s: %s (NCCL_DEBUG=WARN shows more)", n->release, what, n->words(status));
 }
 
@@ -73,11 +70,11 @@ static fd_code check(fd_nccl *n, int status, const char *what, fd_error *err) {
 static fd_code look(fd_nccl *n, double began, const char *what, fd_error *err) {
     const double waited = seconds() - began;
     int status = SUCCESS;
-    if (!n->comm) return fd_fail(err, FD_ERR_IO, "NCCL %s: %s: a gather failed before", n->release, what);
+    if (n->lost) return fd_fail(err, FD_ERR_IO, "NCCL %s: %s: a gather failed before", n->release, what);
     if (n->get_error(n->comm, &status) != SUCCESS) status = SUCCESS + 1;
     FD_TRY(check(n, status, what, err));
     if (!(waited <= n->peers->wait_seconds)) {
-        give_up(n);
+        n->lost = true;
         return fd_fail(err, FD_ERR_IO,
                        "NCCL %s: %s: rank %d has waited %.0f s for the other %d rank%s: one of them is stuck or gone "
                        "(FIRSTDIFF_WAIT_SECONDS sets how long to wait)",
@@ -130,7 +127,7 @@ static size_t share_bytes(const fd_nccl *n, const fd_nccl_rows *rows, int32_t ra
 static fd_code gather_shares(fd_nccl *n, const fd_nccl_rows *rows, const char *part, int64_t n_row, char *to,
                              cudaStream_t stream, fd_error *err) {
     const int32_t n_rank = n->peers->n;
-    if (!n->comm) return fd_fail(err, FD_ERR_IO, "NCCL %s: %s: a gather failed before", n->release, rows->name);
+    if (n->lost) return fd_fail(err, FD_ERR_IO, "NCCL %s: %s: a gather failed before", n->release, rows->name);
     if (rows->n_item % n_rank == 0)
         return complete(n, n->all_gather(part, to, share_bytes(n, rows, 0, n_row), BYTES, n->comm, stream), rows->name,
                         err);
@@ -188,11 +185,11 @@ static bool find_functions(fd_nccl *n, char *why, size_t room) {
     const struct {
         const char *name;
         void *to; /* POSIX gives functions as object pointers */
-    } symbols[] = {
-        {"ncclGetVersion", &n->get_version}, {"ncclGetUniqueId", &n->get_id},  {"ncclCommInitRankConfig", &n->init},
-        {"ncclCommDestroy", &n->destroy},    {"ncclCommAbort", &n->abort},     {"ncclCommGetAsyncError", &n->get_error},
-        {"ncclAllGather", &n->all_gather},   {"ncclBroadcast", &n->broadcast}, {"ncclGroupStart", &n->group_start},
-        {"ncclGroupEnd", &n->group_end},     {"ncclGetErrorString", &n->words}};
+    } symbols[] = {{"ncclGetVersion", &n->get_version},      {"ncclGetUniqueId", &n->get_id},
+                   {"ncclCommInitRankConfig", &n->init},     {"ncclCommDestroy", &n->destroy},
+                   {"ncclCommGetAsyncError", &n->get_error}, {"ncclAllGather", &n->all_gather},
+                   {"ncclBroadcast", &n->broadcast},         {"ncclGroupStart", &n->group_start},
+                   {"ncclGroupEnd", &n->group_end},          {"ncclGetErrorString", &n->words}};
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
         if (!(*(void **)symbols[i].to = dlsym(library, symbols[i].name))) {
             snprintf(why, room, "libnccl.so.2 has no %s: release 2.14 or later is needed", symbols[i].name);
@@ -259,7 +256,7 @@ static fd_code gather_once(fd_nccl *n, fd_error *err) {
         code = fd_nccl_gather(n, &rows, NULL, err);
         if (code == FD_OK) code = fd_nccl_wait(n, NULL, NULL, rows.name, err);
     }
-    fd_device_free(&room);
+    if (!n->lost) fd_device_free(&room);
     return code;
 }
 
@@ -280,18 +277,18 @@ fd_code fd_nccl_open(fd_peers *peers, fd_nccl **out, char *why, size_t room, fd_
     }
     code = complete(n, n->init(&n->comm, peers->n, cards[0].id, peers->rank, &nonblocking), "starting", err);
     if (code == FD_OK) code = gather_once(n, err);
-    if (code == FD_OK)
-        *out = n;
-    else
-        fd_nccl_close(n, true);
+    if (code == FD_OK) *out = n; /* else it is lost */
     return code;
 }
 
-void fd_nccl_close(fd_nccl *n, bool failed) {
+void fd_nccl_close(fd_nccl *n) {
     if (!n) return;
-    if (failed) give_up(n);
     if (n->comm) (void)n->destroy(n->comm);
     free(n);
+}
+
+bool fd_nccl_lost(const fd_nccl *n) {
+    return n && n->lost;
 }
 
 const char *fd_nccl_release(const fd_nccl *n) {

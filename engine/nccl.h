@@ -15,8 +15,11 @@ typedef struct fd_nccl fd_nccl;
  * them, they have different releases of it, two of them have one GPU, or FIRSTDIFF_NCCL=0 forbids it. They all get the
  * same answer. NCCL has then taken the device memory that it wants for itself. */
 fd_code fd_nccl_open(fd_peers *peers, fd_nccl **out, char *why, size_t room, fd_error *err);
-/* A run that failed does not wait for the other processes. NULL is fine. */
-void fd_nccl_close(fd_nccl *nccl, bool failed);
+/* With the other processes, which must all do so. NULL is fine. */
+void fd_nccl_close(fd_nccl *nccl);
+/* Whether a wait has failed: kernels on the device may then wait without end, and what they use must not be given back. False
+ * for NULL. */
+bool fd_nccl_lost(const fd_nccl *nccl);
 const char *fd_nccl_release(const fd_nccl *nccl); /* "2.28.9" */
 
 /* Device memory that rows are gathered in before they are put in place, where the widest has so many bytes. */
@@ -37,7 +40,7 @@ typedef struct fd_nccl_rows {
 fd_code fd_nccl_gather(fd_nccl *nccl, const fd_nccl_rows *rows, cudaStream_t stream, fd_error *err);
 
 /* Waits for the event, or with NULL for all of the stream. FD_ERR_IO where NCCL has lost another process, or none of its
- * work came for peers->wait_seconds: what is under way is then ended, and nothing can be gathered any more. */
+ * work came for peers->wait_seconds; nothing can be gathered any more then. */
 fd_code fd_nccl_wait(fd_nccl *nccl, cudaStream_t stream, cudaEvent_t event, const char *what, fd_error *err);
 
 #endif

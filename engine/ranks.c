@@ -38,7 +38,7 @@ fd_code fd_ranks_make_mailbox(fd_ranks *ranks, int32_t rank, fd_error *err) {
 }
 
 void fd_ranks_release(fd_ranks *ranks) {
-    fd_nccl_close(ranks->nccl, ranks->failed);
+    fd_nccl_close(ranks->nccl);
     fd_device_free(&ranks->staging);
     for (int32_t r = 0; r < ranks->n; r++) fd_device_free(&ranks->mail[r]);
     fd_pinned_free(&ranks->stop);

@@ -3,106 +3,150 @@
 #ifndef FD_KERNELS_ATTENTION_SPLIT_JOIN_F16_CUH
 #define FD_KERNELS_ATTENTION_SPLIT_JOIN_F16_CUH
 
-#include "kernels/attention/split_work_f16.cuh"
+#include "kernels/attention/split_tile_f16.cuh"
 #include "kernels/tree.cuh"
 
-/* The threads' sums, added over each warp, to sums [WARPS, heads, width]. Ends with a barrier. */
-template <int LANES>
-__device__ __forceinline__ void store_warp_sums(const block_work &w, float (&out)[HEADS][8], float *sums) {
-    using L = layout<LANES>;
+/* The warps' parts, scaled to the largest score of all of them, to sums [WARPS, heads, WIDTH]; their top and total to b's. The
+ * stages, in whose place the sums lie, have been read by then. Ends with a barrier. */
+template <int WIDTH>
+__device__ __forceinline__ void store_warp_sums(const block_work &w, running<WIDTH> &r, block_shared<WIDTH> &b,
+                                                float *sums) {
+    const int warp = (int)threadIdx.x / 32, lane = lane_of_warp();
 #pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        if (h >= w.heads) break;
+    for (int h = 0; h < 2; h++) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int offset = 4; offset < 32; offset *= 2)
+            r.total[h] = r.total[h] + __shfl_xor_sync(0xffffffffu, r.total[h], offset);
+        if (lane < 4) b.warp_top[warp][2 * lane + h] = r.top[h], b.warp_total[warp][2 * lane + h] = r.total[h];
+    }
+    __syncthreads();
 #pragma unroll
-            for (int offset = LANES; offset < 32; offset *= 2)
-                out[h][i] = out[h][i] + __shfl_xor_sync(0xffffffffu, out[h][i], offset);
-        }
-        if (threadIdx.x % 32 < LANES) {
-            float *to = sums + ((int)threadIdx.x / 32 * w.heads + h) * L::width + L::lane() * 8;
-            *(float4 *)to = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
-            *(float4 *)(to + 4) = make_float4(out[h][4], out[h][5], out[h][6], out[h][7]);
-        }
+    for (int h = 0; h < 2; h++) {
+        const int query = lane % 4 * 2 + h;
+        float top = b.warp_top[0][query];
+#pragma unroll
+        for (int i = 1; i < WARPS; i++) top = fmaxf(top, b.warp_top[i][query]);
+        const float factor = fd_approx_exp(r.top[h], top == -(float)INFINITY ? 0.0f : top);
+        if (query >= w.heads) continue;
+        float *to = sums + (warp * w.heads + query) * WIDTH + lane / 4;
+#pragma unroll
+        for (int m = 0; m < WIDTH / 16; m++)
+            to[16 * m] = r.out[m][h] * factor, to[16 * m + 8] = r.out[m][h + 2] * factor;
+    }
+    if ((int)threadIdx.x < w.heads) {
+        const int query = (int)threadIdx.x;
+        float top = b.warp_top[0][query], total = 0.0f;
+        for (int i = 1; i < WARPS; i++) top = fmaxf(top, b.warp_top[i][query]);
+        const float base = top == -(float)INFINITY ? 0.0f : top;
+        for (int i = 0; i < WARPS; i++)
+            total = fmaf(b.warp_total[i][query], fd_approx_exp(b.warp_top[i][query], base), total);
+        b.top[query] = top, b.total[query] = total;
     }
     __syncthreads();
 }
 
-/* The block's sums over its warps: where they are when it has seen all positions, else to partials [heads, n_split,
- * s.partial]. */
-template <int LANES>
-__device__ __forceinline__ void store_block_sums(const fd_attn_f16 &a, const block_work &w, const share &s,
-                                                 const block_shared<LANES> &b, float *sums, float *partials) {
-    constexpr int width = layout<LANES>::width;
-    const int tid = (int)threadIdx.x;
-    for (int i = tid; i < w.heads * width; i += THREADS) {
-        const int h = i / width, d = i % width;
-        if (d >= a.head_dim) continue;
-        float sum = sums[h * width + d];
+/* Element d of the block's sum over its warps, for its query h. */
+template <int WIDTH>
+__device__ __forceinline__ float4 sum_of_warps(const block_work &w, const float *sums, int h, int d) {
+    float4 sum = *(const float4 *)(sums + h * WIDTH + d);
 #pragma unroll
-        for (int warp = 1; warp < WARPS; warp++) sum = sum + sums[(warp * w.heads + h) * width + d];
-        if (w.active == 1) {
-            sums[h * width + d] = sum; /* this thread alone reads and writes it */
-            continue;
-        }
-        partials[((int64_t)h * s.n_split + w.split) * s.partial + 2 + d] = sum;
-    }
-    if (w.active > 1 && tid < w.heads) {
-        partials[((int64_t)tid * s.n_split + w.split) * s.partial] = b.top[tid];
-        partials[((int64_t)tid * s.n_split + w.split) * s.partial + 1] = b.total[tid];
-    }
-}
-
-/* In the last block: maximum and sum over all blocks to b.top and b.total, a warp a query, and each block's factor to
- * factors [heads][WARPS·width]. Ends with a barrier. */
-template <int LANES>
-__device__ __forceinline__ void join_blocks(const block_work &w, const share &s, block_shared<LANES> &b,
-                                            const float *partials, float *factors) {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    if (warp < w.heads) {
-        const float *from = partials + (int64_t)warp * s.n_split * s.partial;
-        float most = -(float)INFINITY, sum = 0.0f;
-        for (int i = lane; i < w.active; i += 32) most = fmaxf(most, __ldcg(from + i * s.partial));
-        most = fd_warp_max(most);
-        const float base = most == -(float)INFINITY ? 0.0f : most;
-        for (int i = lane; i < w.active; i += 32) {
-            const float factor = fd_approx_exp(__ldcg(from + i * s.partial), base);
-            factors[warp * WARPS * layout<LANES>::width + i] = factor;
-            sum = fmaf(factor, __ldcg(from + i * s.partial + 1), sum);
-        }
-        sum = fd_tree_lanes<32>(sum);
-        if (lane == 0) b.top[warp] = most, b.total[warp] = sum;
-    }
-    __syncthreads();
-}
-
-/* Σ factor·partial over the blocks, in order of positions; `from`: an element of the first block's. */
-__device__ __forceinline__ float sum_of_blocks(const block_work &w, const share &s, const float *from,
-                                               const float *factors) {
-    float sum = 0.0f;
-    for (int j = 0; j < w.active; j += 16) {
-        float part[16];
-#pragma unroll
-        for (int n = 0; n < 16; n++) part[n] = j + n < w.active ? __ldcg(from + (j + n) * s.partial) : 0.0f;
-#pragma unroll
-        for (int n = 0; n < 16; n++)
-            if (j + n < w.active) sum = fmaf(factors[j + n], part[n], sum);
+    for (int warp = 1; warp < WARPS; warp++) {
+        const float4 other = *(const float4 *)(sums + (warp * w.heads + h) * WIDTH + d);
+        sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
     }
     return sum;
 }
 
-template <int LANES>
-__device__ __forceinline__ void write_heads(const fd_attn_f16 &a, const block_work &w, const share &s,
-                                            const block_shared<LANES> &b, const float *area, const float *partials) {
-    constexpr int width = layout<LANES>::width;
-    for (int i = (int)threadIdx.x; i < w.heads * width; i += THREADS) {
-        const int h = i / width, d = i % width;
+/* The block's sums, tops and totals to `partials`; the sums over its warps stay where they are when it has seen all
+ * positions. */
+template <int WIDTH>
+__device__ __forceinline__ void store_block_sums(const fd_attn_f16 &a, const block_work &w, const share &s,
+                                                 const block_shared<WIDTH> &b, float *sums,
+                                                 const partial_sums &partials) {
+    const int tid = (int)threadIdx.x;
+    for (int i = tid; i < w.heads * WIDTH / 4; i += THREADS) {
+        const int h = i / (WIDTH / 4), d = i % (WIDTH / 4) * 4;
         if (d >= a.head_dim) continue;
-        const float sum = w.active == 1 ? area[h * width + d]
-                                        : sum_of_blocks(w, s, partials + (int64_t)h * s.n_split * s.partial + 2 + d,
-                                                        area + h * WARPS * width);
-        const float scale = fd_approx_mix_factor(a.sinks ? a.sinks + w.head0 + h : nullptr, b.top[h], b.total[h]);
-        fd_store(a.out, (int64_t)(w.head0 + h) * a.head_dim + d, sum * scale);
+        const float4 sum = sum_of_warps<WIDTH>(w, sums, h, d);
+        if (w.active == 1)
+            *(float4 *)(sums + h * WIDTH + d) = sum; /* this thread alone reads and writes it */
+        else
+            *(float4 *)(partials.sums + ((int64_t)(w.head0 + h) * s.n_split + w.split) * s.width + d) = sum;
+    }
+    if (w.active > 1 && tid < w.heads)
+        partials.tops[(w.head0 + tid) * s.n_split + w.split] = make_float2(b.top[tid], b.total[tid]);
+}
+
+/* In the last block: top and total over all blocks to b, a warp a query at a time, and each block's factor to factors
+ * [heads][WARPS·WIDTH]. Ends with a barrier. */
+template <int WIDTH>
+__device__ __forceinline__ void join_blocks(const block_work &w, const share &s, block_shared<WIDTH> &b,
+                                            const partial_sums &partials, float *factors) {
+    const int warp = (int)threadIdx.x / 32, lane = lane_of_warp();
+    for (int h = warp; h < w.heads; h += WARPS) {
+        const float2 *from = partials.tops + (w.head0 + h) * s.n_split;
+        float2 of_block[MAX_SPLIT / 32];
+        float most = -(float)INFINITY, sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < MAX_SPLIT / 32; n++) {
+            const int i = n * 32 + lane;
+            of_block[n] = i < w.active ? __ldcg(from + i) : make_float2(-(float)INFINITY, 0.0f);
+            most = fmaxf(most, of_block[n].x);
+        }
+        most = fd_warp_max(most);
+        const float base = most == -(float)INFINITY ? 0.0f : most;
+#pragma unroll
+        for (int n = 0; n < MAX_SPLIT / 32; n++) {
+            if (n * 32 >= w.active) break;
+            const float factor = fd_approx_exp(of_block[n].x, base);
+            factors[h * WARPS * WIDTH + n * 32 + lane] = factor;
+            sum = fmaf(factor, of_block[n].y, sum);
+        }
+        sum = fd_tree_lanes<32>(sum);
+        if (lane == 0) b.top[h] = most, b.total[h] = sum;
+    }
+    __syncthreads();
+}
+
+/* Σ factor·partial over the blocks, in order of positions; `from`: four elements of the first block's. Many are requested before
+ * the first is used: the wait for them is what takes the time. */
+__device__ __forceinline__ float4 sum_of_blocks(const block_work &w, const share &s, const float *from,
+                                                const float *factors) {
+    enum { AT_ONCE = 16 };
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int j = 0; j < w.active; j += AT_ONCE) {
+        float4 part[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++)
+            part[n] = j + n < w.active ? __ldcg((const float4 *)(from + (j + n) * s.width))
+                                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            if (j + n >= w.active) break;
+            const float factor = factors[j + n];
+            sum.x = fmaf(factor, part[n].x, sum.x), sum.y = fmaf(factor, part[n].y, sum.y);
+            sum.z = fmaf(factor, part[n].z, sum.z), sum.w = fmaf(factor, part[n].w, sum.w);
+        }
+    }
+    return sum;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void write_heads(const fd_attn_f16 &a, const block_work &w, const share &s,
+                                            const block_shared<WIDTH> &b, const float *area,
+                                            const partial_sums &partials) {
+    for (int i = (int)threadIdx.x; i < w.heads * WIDTH / 4; i += THREADS) {
+        const int h = i / (WIDTH / 4), d = i % (WIDTH / 4) * 4;
+        if (d >= a.head_dim) continue;
+        const int64_t head = w.head0 + h;
+        const float4 sum = w.active == 1 ? *(const float4 *)(area + h * WIDTH + d)
+                                         : sum_of_blocks(w, s, partials.sums + head * s.n_split * s.width + d,
+                                                         area + h * WARPS * WIDTH);
+        const float scale = fd_approx_mix_factor(a.sinks ? a.sinks + head : nullptr, b.top[h], b.total[h]);
+        const float of[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (d + k < a.head_dim) fd_store(a.out, head * a.head_dim + d + k, of[k] * scale);
     }
 }
 

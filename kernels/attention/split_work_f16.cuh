@@ -5,17 +5,31 @@
 
 #include "kernels/attention/decode_f16.cuh"
 
-enum { TILE = 64, THREADS = 256, WARPS = THREADS / 32 };
-enum { HEADS = 4 };       /* queries a block takes at most */
-enum { MAX_SPLIT = 512 }; /* their factors fit where their sums were: WARPS · 64 floats a query */
+enum { WARPS = 4, THREADS = WARPS * 32 };
+enum { STEP = 16, TILE = WARPS * STEP }; /* positions that a warp takes at a time, and a block */
+enum { HEADS = 8 };                      /* queries a block takes at most: the columns of a tensor core's product */
+enum { MAX_SPLIT = 256 };                /* their factors fit where their sums were: WARPS · 64 floats a query */
 
 /* How queries and positions are shared out. */
 struct share {
-    int sharing;     /* queries of a K/V head */
-    int n_group;     /* of them, a block each */
-    int n_split;     /* blocks of a group */
-    int64_t partial; /* floats that a block stores for a query: maximum, sum, and the head */
+    int sharing;   /* queries of a K/V head */
+    int n_group;   /* of them, a block each */
+    int n_split;   /* blocks of a group */
+    int64_t width; /* floats of a head that a block stores: whole quads */
 };
+
+/* What blocks leave for the last of them, in a row's scratch. Counters come first, in a room of one size: layers of other shapes,
+ * which use the same scratch, must leave them 0. */
+enum { COUNTERS = 1024 };
+struct partial_sums {
+    unsigned *arrived; /* [n_head_kv, n_group]: blocks that have stored theirs */
+    float *sums;       /* [n_head, n_split, width]: Σ e^(score − top)·v */
+    float2 *tops;      /* [n_head, n_split]: top, and Σ e^(score − top) */
+};
+__device__ __forceinline__ partial_sums partial_sums_of(const fd_attn_f16 &a, const share &s) {
+    float *sums = a.scratch + COUNTERS;
+    return {(unsigned *)a.scratch, sums, (float2 *)(sums + (int64_t)a.n_head * s.n_split * s.width)};
+}
 
 /* The row's part of everything; rows come K/V head by K/V head in the grid's third dimension. */
 __device__ __forceinline__ fd_attn_f16 row_of(const fd_attn_f16 &all, int row) {
@@ -65,19 +79,12 @@ __device__ __forceinline__ void tiles_of(block_work &w) {
     w.end = first_tile + (int)((int64_t)n_tile * (w.split + 1) / w.active);
 }
 
-/* LANES lanes share a cached row, eight elements each; a thread holds its share of ROUNDS rows of a tile. */
-template <int LANES> struct layout {
-    static constexpr int width = LANES * 8, at_once = THREADS / LANES, rounds = TILE / at_once;
-    static __device__ __forceinline__ int lane() { return (int)threadIdx.x % LANES; }
-    /* The position within a tile of the thread's row number r. */
-    static __device__ __forceinline__ int row(int r) { return r * at_once + (int)threadIdx.x / LANES; }
-};
-
-template <int LANES> struct block_shared {
-    alignas(16) uint16_t newest[2][LANES * 8]; /* the newest row of K and of V */
-    float score[HEADS][TILE];                  /* then e^(score − top) */
-    float top[HEADS], total[HEADS];            /* the running maximum and sum */
-    float factor[HEADS];                       /* what earlier sums are multiplied by */
+/* Memory of the block but for the warps' stages; tiles as in kernels/attention/mma_f16.cuh. */
+template <int WIDTH> struct block_shared {
+    alignas(16) uint16_t query[2][HEADS * WIDTH]; /* queries after RoPE, and what rounding them to binary16 left */
+    alignas(16) uint16_t newest[2][WIDTH];        /* the newest row of K and of V */
+    float warp_top[WARPS][HEADS], warp_total[WARPS][HEADS];
+    float top[HEADS], total[HEADS]; /* of all positions so far: largest score, Σ e^(score − top) */
 };
 
 #endif

@@ -205,13 +205,13 @@ static void check_gathers(const char *path) {
 static void check_stuck(const char *path, const fd_graph *graph, fd_numerics numerics) {
     seat seats[MOST];
     table t = {0};
-    const int *aborted = counter("fake_nccl_aborted"), before = *aborted;
     run_together(seats, &t, 2, &(seat){.graph = graph, .numerics = numerics, .gets_stuck = true});
     fake.stuck = false;
     for (int32_t r = 0; r < 2; r++)
         expect(seats[r].code == FD_ERR_IO && strstr(seats[r].err.message, "one of them is stuck or gone"), path,
                "NCCL is waited for without end");
-    expect(*aborted == before + 2, path, "what waits on the devices is not ended");
+    expect(fake.taken > 0, path, "what the devices may still use was given back");
+    fake = (fake_cuda){.free_bytes = 1ull << 40, .n_device = 2, .no_peers = true};
 }
 
 static void check(const char *path, const fd_graph *graph, fd_numerics numerics, int32_t n, bool nccl) {

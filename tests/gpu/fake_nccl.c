@@ -20,13 +20,11 @@ typedef struct communicator {
 
 uint64_t fake_nccl_hash[MOST]; /* of each rank's gathers, in order */
 int64_t fake_nccl_count[MOST];
-int fake_nccl_aborted; /* communicators that were given up */
 
 int ncclGetVersion(int *version);
 int ncclGetUniqueId(unique_id *id);
 int ncclCommInitRankConfig(communicator **comm, int n, unique_id id, int rank, const config *how);
 int ncclCommDestroy(communicator *comm);
-int ncclCommAbort(communicator *comm);
 int ncclCommGetAsyncError(const communicator *comm, int *status);
 int ncclAllGather(const char *part, char *whole, size_t count, int type, const communicator *comm, void *stream);
 int ncclBroadcast(const char *from, char *to, size_t count, int type, int root, const communicator *comm, void *stream);
@@ -57,11 +55,6 @@ int ncclCommInitRankConfig(communicator **comm, int n, unique_id id, int rank, c
 int ncclCommDestroy(communicator *comm) {
     free(comm);
     return 0;
-}
-
-int ncclCommAbort(communicator *comm) {
-    __atomic_fetch_add(&fake_nccl_aborted, 1, __ATOMIC_RELAXED);
-    return ncclCommDestroy(comm);
 }
 
 int ncclCommGetAsyncError(const communicator *comm, int *status) {

@@ -20,6 +20,7 @@ void check_attention_decode(gpu_test *test);
 void check_sample(gpu_test *test);
 void check_summary(gpu_test *test);    /* fingerprints, statistics, entropy, best logits */
 void check_fast(gpu_test *test);       /* against binary64, within bounds */
+void check_fast_attention(gpu_test *test);
 void check_fast_turns(gpu_test *test); /* RoPE inside of its attention */
 
 #endif
