@@ -7,7 +7,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_f16.h"
-#include "numerics/contract.h"
+#include "model/gguf/quant.h"
 #include "tests/gpu/kernel_check.h"
 
 /* Uniform in ±1. */
