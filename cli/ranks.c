@@ -21,6 +21,9 @@ fd_code fd_cli_ranks_begin(const char *command, int shared, fd_error *err) {
     if (!shared)
         return fd_fail(err, FD_ERR_UNSUPPORTED,
                        "firstdiff %s runs as one process; under mpirun there are run and compare", command);
+    /* CUDA loads a kernel when it is first launched, for which it waits for the device, and so without bound for a process that the
+     * device waits for. Read when CUDA starts. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     int nowhere = rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
     if (nowhere >= 0) {
         dup2(nowhere, STDOUT_FILENO);
