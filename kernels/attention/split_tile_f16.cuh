@@ -11,7 +11,7 @@
 
 /* A warp's stages, which are filled and read in turn: 16 rows of K, then of V. */
 template <int WIDTH> struct stages_of {
-    static constexpr int count = WIDTH > 128 ? 2 : WIDTH > 64 ? 3 : 6;
+    static constexpr int count = WIDTH > 128 ? 2 : WIDTH > 64 ? 3 : 4;
     static constexpr int elements = 2 * STEP * WIDTH;
     static constexpr size_t bytes = sizeof(uint16_t) * WARPS * count * elements; /* of a block */
 };
