@@ -21,7 +21,7 @@ def acknowledged(path: pathlib.Path, sources: str) -> str:
 def main() -> int:
     current = re.search(r'"([0-9a-f]+)"', pathlib.Path(sys.argv[1]).read_text()).group(1)
     folder = pathlib.Path(sys.argv[2])
-    traces = sorted(folder.glob("*.h200.h5"))
+    traces = sorted(folder.glob("*.gpu.h5"))
     if not traces:
         print("no GPU trace found: traces/record makes them")
         return 1
