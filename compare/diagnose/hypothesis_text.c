@@ -48,7 +48,7 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     if (some && one) snprintf(where, sizeof where, "%s %d is", unit, h->first);
     if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
     if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
-        SAY("the step's rows are zero in the cache: not written");
+        SAY("rows are zero in the cache: not written");
     else if (h->value == 0.0 && h->before_bias)
         SAY("%s the bias alone: the matrix's rows are zero, or not multiplied", some ? where : "it is");
     else if (h->value == 0.0)

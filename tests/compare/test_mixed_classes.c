@@ -229,3 +229,23 @@ Test(mixed_classes, products_that_are_off_in_no_direction_in_an_engine_of_unknow
     fd_graph_free(graph);
     close_model(&b);
 }
+
+/* Of weights that stay as they are: no class multiplies so, and an engine that does it everywhere is meant so. */
+static void f16_activations(const fd_op_args *args) {
+    multiply(args, in_f16, NULL, NULL);
+}
+
+Test(mixed_classes, factors_that_all_products_round_are_how_the_engine_multiplies) {
+    static const char *const kinds[] = {"", ".ffn_gate"};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 2; i++) {
+        fd_graph *graph = engine(&b, f16_activations, kinds[i], true);
+        fd_verdict v =
+            judge(b.graph, b.ref, record(graph, (recording){.emulated = "f16kv", .numerics = "unknown"}), NULL);
+        cr_expect_eq(v.status, i ? FD_DIVERGED : FD_INCOMPLETE, "%s: %s at %s as %s", kinds[i],
+                     fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
