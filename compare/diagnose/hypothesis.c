@@ -158,6 +158,33 @@ static int32_t sibling(const fd_graph *graph, int32_t node, int32_t layer) {
     return -1;
 }
 
+/* The weight that is to `layer` what `weight` is to layer `own`: "blk.3.attn_k.bias" for "blk.2.attn_k.bias"; -1. */
+static int32_t weight_in(const fd_graph *graph, int32_t weight, int32_t own, int32_t layer) {
+    const char *name = graph->weights[weight].name;
+    char moved[96];
+    int of = -1, n = 0;
+    if (sscanf(name, "blk.%d.%n", &of, &n) != 1 || n == 0) return weight;
+    snprintf(moved, sizeof moved, "blk.%d.%s", of + layer - own, name + n);
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        if (strcmp(graph->weights[i].name, moved) == 0) return i;
+    return -1;
+}
+
+/* What a layer is given: the output of the one before it, or the embedding; -1. */
+static int32_t stream_into(const fd_graph *graph, int32_t layer) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const int32_t in = graph->nodes[i].input[0];
+        if (graph->nodes[i].layer == layer && in >= 0) return graph->nodes[in].layer != layer ? in : -1;
+    }
+    return -1;
+}
+
+/* The input that is to `node` what `other` is to `own`; -1. */
+static int32_t input_of(const fd_graph *graph, int32_t other, const fd_node *own, const fd_node *node) {
+    if (own->layer >= 0 && other == stream_into(graph, own->layer)) return stream_into(graph, node->layer);
+    return sibling(graph, other, node->layer + graph->nodes[other].layer - own->layer);
+}
+
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out) {
     *out = *h;
     if (h->node < 0 && h->readers > 0) {
@@ -181,11 +208,13 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     if (to < 0) to = own->op == node->op ? node->id : -1;
     if (to < 0) return false;
     out->node = to;
-    if (h->guess == FD_GUESS_WEIGHT) return to == h->node;
+    if (h->guess == FD_GUESS_WEIGHT && to != h->node) {
+        out->other = weight_in(graph, h->other, own->layer, graph->nodes[to].layer);
+        return out->other >= 0;
+    }
     const bool of_other = h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_OF;
     if (h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY || of_other) {
-        const fd_node *other = &graph->nodes[h->other];
-        out->other = sibling(graph, h->other, node->layer + other->layer - own->layer);
+        out->other = input_of(graph, h->other, own, node);
         return out->other >= 0 && out->other < to;
     }
     return true;
