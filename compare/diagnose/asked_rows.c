@@ -87,7 +87,7 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     int32_t n_row = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
     step_end = end;
-    r->for_hidden_scores = hidden_scores && first > 0 && !r->row_by_row && hides_scores(o, node, end);
+    r->for_hidden_scores = hidden_scores && first > 0 && hides_scores(o, node, end);
     bool history = (cost.history && node->op != FD_OP_KV_WRITE) || r->for_hidden_scores;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
     int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;

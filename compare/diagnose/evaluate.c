@@ -61,6 +61,11 @@ static bool is_concerned(const fd_hypothesis *h, int64_t part, int64_t n) {
     return h->heads >> part & 1;
 }
 
+/* Every rank has all of it: which experts are chosen, and their weights. */
+static bool is_of_all_ranks(const fd_evaluation *ev, const fd_node *node) {
+    return ev->h.n_rank > 0 && (node->op == FD_OP_TOP_K || node->op == FD_OP_EXPERT_WEIGHTS);
+}
+
 /* Parts of rows that the hypothesis does not concern are as they should be. */
 static fd_code keep_parts(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
                           fd_error *err) {
@@ -71,7 +76,7 @@ static fd_code keep_parts(fd_evaluation *ev, const fd_op_args *args, fd_variant 
     if (part == 0 || !ev->works[node->id].edited) return FD_OK;
     FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &w, err));
     for (int64_t at = 0; w && at < n; at += part) {
-        if (is_concerned(&ev->h, at % stride / part, stride / part)) continue;
+        if (!is_of_all_ranks(ev, node) && is_concerned(&ev->h, at % stride / part, stride / part)) continue;
         const size_t size = sizeof *v->rows * (size_t)part;
         memcpy(v->rows + at, w->v.rows + at, size);
         for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++)

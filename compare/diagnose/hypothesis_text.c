@@ -12,7 +12,7 @@
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
 static void position_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->ops > 0) {
+    if (h->ops - 1 == FD_OP_ADD_POSITION) {
         SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
         return;
     }

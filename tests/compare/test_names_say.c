@@ -201,3 +201,24 @@ Test(names_say, a_mistake_of_every_layer_is_one_bug_though_each_has_its_own_weig
     }
     close_model(&b);
 }
+
+/* Positions of RoPE are no rows that are added, though all nodes of the op are meant. */
+Test(names_say, what_every_rope_turns_by) {
+    static const struct {
+        fd_op op;
+        const char *says;
+    } ops[] = {{FD_OP_ROPE, "RoPE turns by position - 3"}, {FD_OP_ADD_POSITION, "adds the row of position - 3"}};
+    bench b = open_model(models[0]);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        const fd_hypothesis h = {.guess = FD_GUESS_POSITION,
+                                 .node = -1,
+                                 .layer = FD_ANY_LAYER,
+                                 .ops = (int32_t)ops[i].op + 1,
+                                 .which = FD_POSITION_OFFSET,
+                                 .n = -3};
+        char text[192];
+        fd_hypothesis_summary(&h, b.graph, text, sizeof text);
+        cr_expect(strncmp(text, ops[i].says, strlen(ops[i].says)) == 0, "%s", text);
+    }
+    close_model(&b);
+}
