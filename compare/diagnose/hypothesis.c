@@ -53,12 +53,13 @@ bool fd_reads_kv_cache(const fd_node *node) {
 
 /* A cache has heads; an op of experts reads which. */
 static bool may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
-    return h->which == FD_MAPPED_KV_HEADS ? fd_reads_kv_cache(node) : node->op == FD_OP_EXPERT_MATMUL;
+    return h->which == FD_MAPPED_EXPERTS ? node->op == FD_OP_EXPERT_MATMUL : fd_reads_kv_cache(node);
 }
 
-uint64_t fd_hypothesis_identity(int32_t n) {
+uint64_t fd_hypothesis_right_map(const fd_hypothesis *h) {
     uint64_t map = 0;
-    for (int32_t i = 0; i < n; i++) map |= (uint64_t)i << 4 * i;
+    for (int32_t i = 0; i < h->n; i++)
+        map |= (uint64_t)(h->which == FD_MAPPED_QUERIES ? i * h->other / h->n : i) << 4 * i;
     return map;
 }
 

@@ -46,6 +46,7 @@ typedef enum fd_guess {
 typedef enum fd_mapped_rule {
     FD_MAPPED_KV_HEADS, /* of the cache that attention reads */
     FD_MAPPED_EXPERTS,  /* matrices and biases */
+    FD_MAPPED_QUERIES,  /* `n` query heads to the `other` K/V heads that they read */
 } fd_mapped_rule;
 enum { FD_MOST_MAPPED = 16 };
 
@@ -155,8 +156,8 @@ typedef struct fd_hypothesis {
 /* The op as it should be. */
 extern const fd_hypothesis fd_no_hypothesis;
 
-/* The map of FD_GUESS_MAPPED in which each of n numbers is its own. */
-uint64_t fd_hypothesis_identity(int32_t n);
+/* The map of FD_GUESS_MAPPED as it should be: each of n numbers its own, or each group of query heads that of one K/V head. */
+uint64_t fd_hypothesis_right_map(const fd_hypothesis *h);
 
 /* Attention's scores read the cache of K, and what it mixes that of V. */
 bool fd_reads_kv_cache(const fd_node *node);
