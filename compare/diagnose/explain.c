@@ -156,6 +156,7 @@ static fd_code try_in_heads(fd_trial *t, fd_error *err) {
     t->heads = departing_heads(t);
     if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
     if (t->heads && t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
+    if (t->heads) FD_TRY(fd_refute_half_pairs(t, err));
     if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
     if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
     t->heads = 0;

@@ -194,6 +194,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             SAY("keys after the last whole tile of %d are left out", h->n);
             break;
         }
+        if (h->node >= 0 && h->end > 0 && node->weight[0] >= 0 && h->end < graph->weights[node->weight[0]].n_col) {
+            SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
+            break;
+        }
         SAY("the last %d elements of %s are left out", h->n,
             h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;
