@@ -15,6 +15,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_POSITION: return h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_ROPE;
     case FD_GUESS_TOKEN: return FD_OP_EMBED;
     case FD_GUESS_STATISTIC: return FD_OP_RMS_NORM;
+    case FD_GUESS_SCALING: return FD_OP_ROPE;
     case FD_GUESS_NONE:
     case FD_GUESS_FAULT:
     case FD_GUESS_WEIGHT:
@@ -100,6 +101,19 @@ static bool take_layer(const fd_graph *graph, int32_t layer, fd_faulty_node *out
     return any;
 }
 
+/* With the numbers that models have beside the factor and the context. */
+static void scale_rope(const fd_hypothesis *h, fd_rope *rope) {
+    rope->scaling = (fd_rope_scaling)h->which;
+    rope->factor = h->value;
+    rope->original_context = h->n;
+    rope->low_freq_factor = 1;
+    rope->high_freq_factor = 4;
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+    rope->ext_factor = 1;
+    rope->attention_factor = h->other ? 0.1 * log(h->value) + 1 : 0;
+}
+
 fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_faulty_node *out,
                            bool *edited, fd_error *err) {
     *edited = fd_hypothesis_may_concern(h, node);
@@ -115,6 +129,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         if (h->n) out->node.rope.base = pow(node->rope.base, (double)out->node.rope.n_rot / node->rope.n_rot);
         if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
     }
+    if (*edited && h->guess == FD_GUESS_SCALING) scale_rope(h, &out->node.rope);
     if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
     if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);

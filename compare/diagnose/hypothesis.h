@@ -10,7 +10,9 @@ typedef enum fd_guess {
     FD_GUESS_FAULT,
     /* what the op is given */
     FD_GUESS_PARAMETER, /* parameter `which` (parameters.h) is `value` */
-    FD_GUESS_POSITION,  /* RoPE turns by another position: `which` is fd_position_rule */
+    FD_GUESS_SCALING, /* RoPE's frequencies are scaled for longer contexts: `which` is fd_rope_scaling, by factor `value`, from a
+                           context of `n`; `other` 1: and cos and sin as YaRN's paper has it */
+    FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
                         `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */

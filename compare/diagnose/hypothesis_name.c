@@ -44,6 +44,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
     case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
     case FD_GUESS_STATISTIC: return "other_statistic";
+    case FD_GUESS_SCALING: return "other_rope_scaling";
     case FD_GUESS_TWICE: return "applied_twice";
     case FD_GUESS_COPY: return "other_tensor";
     case FD_GUESS_CLAMP: return h->which == 2 ? "small_as_zero" : "clamped";

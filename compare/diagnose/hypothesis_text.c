@@ -209,6 +209,11 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_KEYS: fd_hypothesis_attention_text(h, graph, to, size); break;
     case FD_GUESS_STATE: state_text(h, to, size); break;
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
+    case FD_GUESS_SCALING:
+        SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
+            h->which == FD_ROPE_SCALING_YARN ? "YaRN" : "llama3", h->value, h->n,
+            h->other ? ", with YaRN's factor of cos and sin" : "");
+        break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
     case FD_GUESS_OWN: own_text(h, graph, to, size); break;
     case FD_GUESS_CLAMP: clamp_text(h, to, size); break;

@@ -222,3 +222,33 @@ Test(names_say, what_every_rope_turns_by) {
     }
     close_model(&b);
 }
+
+static void scaled(fd_node *node, fd_rope_scaling how, double factor, double context) {
+    node->rope.scaling = how;
+    node->rope.factor = factor;
+    node->rope.original_context = context;
+    node->rope.low_freq_factor = node->rope.beta_slow = node->rope.ext_factor = 1;
+    node->rope.high_freq_factor = 4;
+    node->rope.beta_fast = 32;
+}
+static void as_llama3(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    scaled(node, FD_ROPE_SCALING_LLAMA3, 8, 8192);
+}
+static void as_yarn(fd_graph *graph, fd_node *node) {
+    scaled(node, FD_ROPE_SCALING_YARN, 4, graph->hparams.n_ctx_train / 8);
+}
+
+/* Where a file says that nothing is scaled; without Q and K behind RoPE, too. */
+Test(names_say, how_frequencies_are_scaled_for_longer_contexts) {
+    static const guessed bugs[] = {
+        {"_rope", as_llama3, "other_rope_scaling", "scaled as llama3 does, by 8 from a context of 8192"},
+        {"_rope", as_yarn, "other_rope_scaling", "scaled as YaRN does, by 4 from a context of 64"},
+    };
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        expect_guess(&b, &bugs[i], all, "f32", true);
+        expect_guess(&b, &bugs[i], fused, "f32", true);
+    }
+    close_model(&b);
+}
