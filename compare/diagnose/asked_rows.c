@@ -99,8 +99,8 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     r->n_context = history ? first : 0;
     bool earlier = (few && history) || (most > 0 && (history || node->op == FD_OP_KV_WRITE));
     r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
-    if (o->whole_run) r->n_context = 0;
-    r->n_earlier = r->pos0 == 0 && !o->whole_run ? first : 0;
+    if (o->whole_run) r->n_context = history ? o->whole_from : 0;
+    r->n_earlier = r->pos0 != 0 ? 0 : o->whole_run ? o->whole_from : first;
     r->batch_offset = r->pos0 - first;
     r->batch_end = step_end;
     r->n_pos = end - r->pos0;

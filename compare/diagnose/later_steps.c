@@ -96,6 +96,7 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
         there.finding = &finding;
         there.as_it_is = true;
         there.whole_run = first->span_first != first->node;
+        there.whole_from = fd_trace_steps(ask->trace)[first->step].pos0; /* steps before it do not depart */
         FD_TRY(gives(&there, e, &yes, err));
         if (yes) continue;
         *out = finding;
@@ -116,7 +117,9 @@ fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *
     FD_TRY(fd_diagnose(&there, &other, err));
     there.finding = ask->finding;
     there.as_it_is = true;
-    if (other.named) FD_TRY(gives(&there, &other, &yes, err));
+    const fd_hypothesis *h = &other.remaining[0].hypothesis;
+    const bool fitted = other.named && h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN; /* gives anything */
+    if (other.named && !fitted) FD_TRY(gives(&there, &other, &yes, err));
     if (yes) *e = other;
     return FD_OK;
 }
@@ -160,6 +163,7 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
     fd_diagnose_options there = *ask;
     there.finding = &finding;
     there.whole_run = true;
+    there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
     there.right_too = right;
     there.as_it_is = true;
     FD_TRY(gives(&there, e, &yes, err));

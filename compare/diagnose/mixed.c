@@ -88,6 +88,7 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
         fd_diagnose_options there = *ask;
         bool fits = true;
         there.finding = &of->introduced[i];
+        if (factors) h.ops = (nodes[i].op == FD_OP_EXPERT_MATMUL ? FD_OP_EXPERT_MATMUL : FD_OP_MATMUL) + 1;
         if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
         if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
         if (!fits) return FD_OK;
