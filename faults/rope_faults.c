@@ -236,7 +236,7 @@ static const fd_fault rows[] = {
      .override = in_place},
     {ROPE("rope_twice", "attn_q_rope", "RoPE is applied twice"), .override = twice},
     {.info = {"rope_before_norm", "rope", "RoPE turns Q and K before their heads are normed, not after", "attn_q_norm",
-              false, .roundings = 8},
+              false, .pair = true, .roundings = 8},
      .op = FD_OP_COUNT,
      .nodes = "attn_q_norm attn_k_norm attn_q_rope attn_k_rope",
      .applies = norms_heads,

@@ -149,6 +149,7 @@ static fd_code find_map(opening *o, fd_error *err) {
                     "node's; write a map (docs/mapping.md), beginning with: firstdiff import %s --map auto --model %s",
                     o->input->path, fd_source_count(o->source), o->input->path, o->input->model_path);
     if (code == FD_OK) code = fd_name_map_parse("found from the values", text, size, &o->map, err);
+    if (code == FD_OK) o->map->builtin = true; /* its patterns know no layer that lacks a node */
     if (code == FD_OK && found.n_ask)
         fprintf(stderr,
                 "%zu name%s undecided: firstdiff import %s --map auto --model %s > my.map, decide the lines "

@@ -52,7 +52,7 @@ static fd_code make_map(const search *s, const char *text, const char *taken, fd
     fd_cli_put_rules(memory, NULL, 0, taken);
     fd_code code = fclose(memory) == 0 ? FD_OK : fd_fail(s->err, FD_ERR_MEMORY, "map auto: out of memory");
     if (code == FD_OK) code = fd_name_map_parse("found from the values", all, size, out, s->err);
-    if (code == FD_OK) (*out)->builtin = builtin != NULL;
+    if (code == FD_OK) (*out)->builtin = true;
     free(all);
     return code;
 }

@@ -87,7 +87,7 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     int32_t n_row = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
     step_end = end;
-    r->for_hidden_scores = hidden_scores && first > 0 && !r->row_by_row && hides_scores(o, node, end);
+    r->for_hidden_scores = hidden_scores && first > 0 && hides_scores(o, node, end);
     bool history = (cost.history && node->op != FD_OP_KV_WRITE) || r->for_hidden_scores;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
     int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;
@@ -99,8 +99,8 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     r->n_context = history ? first : 0;
     bool earlier = (few && history) || (most > 0 && (history || node->op == FD_OP_KV_WRITE));
     r->n_unjudged = earlier ? pos : context ? 1 : r->n_context;
-    if (o->whole_run) r->n_context = 0;
-    r->n_earlier = r->pos0 == 0 ? first : 0;
+    if (o->whole_run) r->n_context = history ? o->whole_from : 0;
+    r->n_earlier = r->pos0 != 0 ? 0 : o->whole_run ? o->whole_from : first;
     r->batch_offset = r->pos0 - first;
     r->batch_end = step_end;
     r->n_pos = end - r->pos0;

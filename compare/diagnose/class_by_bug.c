@@ -201,6 +201,16 @@ static fd_code explain_inferred(const fd_attribution_options *options, const fd_
     return code;
 }
 
+/* GELU from a table of binary16, which has room for another form of it. */
+static bool reads_table(const fd_attribution_options *options) {
+    bool table = false;
+    for (int32_t i = 0; i < options->graph->n_node; i++) {
+        const fd_node *node = &options->graph->nodes[i];
+        table |= (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL) && fd_gelu_is_table(options->numerics, node);
+    }
+    return table;
+}
+
 /* The table of faults in the tight classes; then guesses, which are many. */
 fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribution *judged,
                                fd_class_evidence *evidence, fd_error *err) {
@@ -211,7 +221,8 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool is_one = is_tight(inferred, options->graph);
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
     if (is_one) FD_TRY(explain_inferred(options, judged, evidence->undecided, &own, err));
-    if (is_one && (own.named || own.first.finding == FD_FOUND_NOTHING)) return FD_OK;
+    const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING;
+    if (is_one && (own.named || (nothing && !reads_table(options)))) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
         if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
             tight.at[n++].class_ = fd_numerics_class_at(i);

@@ -132,6 +132,7 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
         if (!h) ask_few = question(&few, node);
         if (ask_few.output) ask.few = &ask_few;
         ask.table_alone = o.table_alone;
+        ask.departing_alone = most > 0;
         ask.right_too = o.right_too;
         ask.most_spent = o.most_spent;
         if (all.code == FD_OK && ask.output) {
@@ -168,16 +169,15 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
     bool refuted = false;
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
     const fd_node_finding *f = options->finding;
-    /* one row of a cache may have come there in many ways; and through a span each question costs seconds, so there the
-     * answer must be able to be another */
+    /* through a span each question costs seconds, so there the answer must be able to be another */
     bool alone = f->span_first == f->node || out->n_departing < out->n_judged;
-    alone &= options->graph->nodes[f->node].op != FD_OP_KV_WRITE;
     bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && alone;
     if (!some || options->table_alone) return FD_OK;
     whole = *out;
     *out = (fd_explanation){0};
     FD_TRY(ask_about(options, whole.n_departing, out, NULL, NULL, err));
     if (out->named) FD_TRY(fd_refuted_by_rows(options, &out->remaining[0].hypothesis, &refuted, err));
+    if (out->named && !refuted) out->rows_alone = whole.n_departing;
     if (!out->named || refuted) *out = whole;
     return FD_OK;
 }
@@ -187,11 +187,11 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     fd_hypothesis here = *h;
     *fits = false;
     if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
-    FD_TRY(ask_about(options, 0, NULL, &here, fits, err));
+    FD_TRY(ask_about(options, options->rows_alone, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id) return FD_OK;
     fd_hypothesis as;
     if (!fd_hypothesis_as(&here, options->graph, node, &as)) return FD_OK;
-    return ask_about(options, 0, NULL, &as, fits, err);
+    return ask_about(options, options->rows_alone, NULL, &as, fits, err);
 }
 
 fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err) {

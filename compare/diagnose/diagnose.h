@@ -22,7 +22,9 @@ typedef struct fd_diagnose_options {
     double most_spent;   /* multiplications; 0: as many as a person waits for */
     bool as_it_is;       /* of fd_diagnose_fits: the finding's node is the one that the hypothesis was found at */
     bool right_too;      /* of fd_diagnose_fits: where the op as it should be gives the values as well, that is a yes */
+    int32_t whole_from;  /* with whole_run: but before this position all is right */
     bool whole_run;      /* what earlier steps left in an unrecorded cache is as the hypothesis has it */
+    int32_t rows_alone; /* of fd_diagnose_fits: in so many rows from the finding's on; 0: in all that are asked about */
     bool table_alone;    /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 

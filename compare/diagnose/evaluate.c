@@ -50,15 +50,24 @@ static int64_t part_of_row(const fd_evaluation *ev, const fd_node *node, int64_t
     const bool heads = node->over_kv || node->n_dim == 2;
     if (ev->h.guess == FD_GUESS_WEIGHT && ev->h.end > 0) return 1;
     if (ev->h.n_rank > 0) return heads ? stride / node->shape[0] : 1;
-    return ev->h.heads && heads && node->shape[0] == ev->bench->request->args.node->shape[0] ? stride / node->shape[0]
-                                                                                             : 0;
+    /* of a node with as many heads, or with one for several of these: K's and V's */
+    const int32_t n_head = heads ? node->shape[0] : 0, n_asked = ev->bench->request->args.node->shape[0];
+    return ev->h.heads && n_head > 1 && n_asked % n_head == 0 ? stride / n_head : 0;
 }
 
-/* Part `part` of `n`. Ranks that are more than the heads share them, neighbours the same one. */
-static bool is_concerned(const fd_hypothesis *h, int64_t part, int64_t n) {
+/* Part `part` of `n`. Ranks that are more than the heads share them, neighbours the same one; a K/V head is concerned where all
+ * of its query heads are, of n_asked. */
+static bool is_concerned(const fd_hypothesis *h, int64_t part, int64_t n, int64_t n_asked) {
     if (h->guess == FD_GUESS_WEIGHT && h->end > 0) return part >= h->first && part < h->end;
     if (h->n_rank > 0) return n < h->n_rank ? part == h->rank * n / h->n_rank : part * h->n_rank / n == h->rank;
-    return h->heads >> part & 1;
+    const int64_t group = n_asked / n;
+    const uint64_t all = group < 64 ? (UINT64_C(1) << group) - 1 : ~UINT64_C(0);
+    return (h->heads >> part * group & all) == all;
+}
+
+/* Every rank has all of it: which experts are chosen, and their weights. */
+static bool is_of_all_ranks(const fd_evaluation *ev, const fd_node *node) {
+    return ev->h.n_rank > 0 && (node->op == FD_OP_TOP_K || node->op == FD_OP_EXPERT_WEIGHTS);
 }
 
 /* Parts of rows that the hypothesis does not concern are as they should be. */
@@ -67,11 +76,12 @@ static fd_code keep_parts(fd_evaluation *ev, const fd_op_args *args, fd_variant 
     const fd_node *node = args->node;
     const int64_t stride = fd_node_row_stride(node, args->n_kv), n = args->n_pos * stride;
     const int64_t part = part_of_row(ev, node, stride), before = v->rows - v->memory;
+    const int64_t n_asked = ev->bench->request->args.node->shape[0];
     fd_work *w = NULL;
     if (part == 0 || !ev->works[node->id].edited) return FD_OK;
     FD_TRY(fd_bench_unrecorded(&ev->bench->plain, node->id, &w, err));
     for (int64_t at = 0; w && at < n; at += part) {
-        if (is_concerned(&ev->h, at % stride / part, stride / part)) continue;
+        if (!is_of_all_ranks(ev, node) && is_concerned(&ev->h, at % stride / part, stride / part, n_asked)) continue;
         const size_t size = sizeof *v->rows * (size_t)part;
         memcpy(v->rows + at, w->v.rows + at, size);
         for (int d = 0; d < FD_N_SAMPLE && sample && sample[d]; d++)

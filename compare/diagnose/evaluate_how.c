@@ -134,6 +134,33 @@ static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
     free(weights);
 }
 
+/* For each K/V head the op on a cache of that head alone, of which the query heads that read it are taken. */
+static void run_mapped_queries(const fd_evaluation *ev, const fd_op_args *args) {
+    const fd_hypothesis *h = &ev->h;
+    const fd_node *cache = &args->graph->nodes[args->node->input[1]];
+    const int64_t n_kv = cache->shape[0], dim = cache->shape[1], n_row = args->n_kv;
+    const int64_t stride = fd_node_row_stride(args->node, args->n_kv), part = stride / h->n, n = args->n_pos * stride;
+    float *rows = malloc(sizeof *rows * (size_t)(n_row * n_kv * dim)), *out = malloc(sizeof *out * (size_t)n);
+    fd_op_args own = *args;
+    own.in[1] = rows;
+    own.out = out;
+    for (int64_t head = 0; rows && out && head < n_kv; head++) {
+        for (int64_t i = 0; i < n_row * n_kv; i++)
+            memcpy(rows + i * dim, (const float *)args->in[1] + (i / n_kv * n_kv + head) * dim,
+                   sizeof *rows * (size_t)dim);
+        fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &own);
+        for (int64_t at = 0; at < n; at += part)
+            if ((int64_t)(h->keys >> 4 * (at % stride / part) & 15) == head)
+                memcpy((float *)args->out + at, out + at, sizeof *out * (size_t)part);
+    }
+    free(rows);
+    free(out);
+}
+
+static bool maps_queries(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_MAPPED && h->which == FD_MAPPED_QUERIES;
+}
+
 /* A norm that rounds before it multiplies by its weight, a gated activation before it multiplies by up: element i is
  * rows[i] · by[i % n_by]. */
 typedef struct two_factors {
@@ -210,7 +237,7 @@ static bool is_of_experts(const fd_evaluation *ev, const fd_node *node) {
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_guess guess = ev->h.guess;
     return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE ||
-            is_of_experts(ev, node) || rounds_factor(&ev->h)) &&
+            is_of_experts(ev, node) || rounds_factor(&ev->h) || maps_queries(&ev->h)) &&
            fd_hypothesis_may_concern(&ev->h, node);
 }
 
@@ -220,4 +247,5 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
     if (is_of_experts(ev, args->node)) run_some_experts(ev, args);
     if (rounds_factor(&ev->h)) run_rounded_factor(ev, args);
+    if (maps_queries(&ev->h)) run_mapped_queries(ev, args);
 }

@@ -101,8 +101,18 @@ static fd_code decide(fd_trial *t, fd_error *err) {
     return find_what_tells_apart(t, err);
 }
 
+/* Some rows of a batch alone: weights and caches are those of all its rows. */
+static bool is_of_whole_batch(const fd_trial *t, const fd_fault_info *fault) {
+    static const char *const families[] = {"loader", "dequantise", "kv_cache"};
+    const fd_explain_request *r = t->all.request;
+    bool of = false;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) of |= strcmp(fault->family, families[i]) == 0;
+    return of && r->departing_alone && !r->args.row_by_row;
+}
+
 static fd_code try_table(fd_trial *t, int32_t node, int32_t layer, fd_error *err) {
     for (int32_t i = 0; i < fd_fault_count(); i++) {
+        if (is_of_whole_batch(t, fd_fault_at(i))) continue;
         fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = node, .layer = layer};
         FD_TRY(fd_trial_try(t, &h, err));
     }
@@ -146,6 +156,7 @@ static fd_code try_in_heads(fd_trial *t, fd_error *err) {
     t->heads = departing_heads(t);
     if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
     if (t->heads && t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
+    if (t->heads) FD_TRY(fd_refute_half_pairs(t, err));
     if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
     if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
     t->heads = 0;
@@ -165,8 +176,20 @@ static fd_code try_on_ranks(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* Zeros in some rows of a step are rows that were not computed, whatever else would make zeros of all. */
+static fd_code try_zero_rows(fd_trial *t, fd_error *err) {
+    const fd_node *node = t->all.request->args.node;
+    const fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)fd_node_width(node)};
+    return t->all.request->departing_alone && !node->over_kv ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const bool some_of_cache =
+        r->departing_alone && r->args.node->op == FD_OP_KV_WRITE; /* others came there in many ways */
+    FD_TRY(try_zero_rows(t, err));
+    if (fd_trial_fits(t) || some_of_cache) return FD_OK;
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));

@@ -47,6 +47,7 @@ typedef struct fd_explain_request {
     const struct fd_explain_request *few;
     int32_t n_tokens_before; /* tokens of earlier positions that stand before args.tokens[0] */
     bool table_alone;        /* no guesses */
+    bool departing_alone;    /* others of the step are right, and stand among the leading rows or are not here */
     bool right_too;          /* fd_explain_fits: the op as it should be may give the values as well */
     double most_spent;       /* multiplications of few rows; 0: as many as a person waits for */
     double products;         /* multiplications a row of the ops that a hypothesis runs; 0: nobody counts them */

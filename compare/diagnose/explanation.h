@@ -53,6 +53,8 @@ typedef struct fd_explanation {
     fd_explain_fit runner_up;  /* the best of the others */
     int32_t n_judged;          /* rows that were asked about */
     int32_t n_departing; /* rows that depart one after another, from the first on, of those that were asked about */
+    int32_t
+        rows_alone; /* named in so many rows, the departing ones alone, while others of the step are right; 0: in all */
     int32_t n_tried;     /* faults that concern the node and were computed */
     int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */
     int32_t n_untried;        /* they read tensors that were not recorded */

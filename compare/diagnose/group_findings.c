@@ -12,6 +12,7 @@ enum { MOST_ASKED = 12, MOST_CAUSES = 16 };
 typedef struct group {
     fd_explain_fit fit; /* what it is, or may be; of FD_GUESS_NONE: nothing fits */
     bool named;
+    int32_t rows_alone; /* as fd_explanation's */
     int32_t node;
     int32_t n_node;
     bool *layers; /* [n_layer]; in grouping.layers */
@@ -35,6 +36,7 @@ static void begin(grouping *r, const fd_explanation *e, int32_t node) {
     bool fits = e->n_remaining > 0 && e->remaining[0].z <= 1.0;
     r->groups[r->n] = (group){.fit = fits ? e->remaining[0] : (fd_explain_fit){.name = ""},
                               .named = e->named,
+                              .rows_alone = e->rows_alone,
                               .node = node,
                               .layers = r->layers + (int64_t)r->n * r->o->graph->hparams.n_layer};
     join(r, r->n++, node);
@@ -48,6 +50,7 @@ static fd_code place(grouping *r, const fd_node_finding *finding, fd_error *err)
     how.table_alone = true; /* there may be many of them */
     for (int32_t i = 0; i < r->n; i++) {
         bool fits = false;
+        how.rows_alone = r->groups[i].rows_alone;
         if (r->groups[i].fit.name[0]) FD_TRY(fd_diagnose_fits(&how, &r->groups[i].fit.hypothesis, &fits, err));
         if (fits) {
             join(r, i, finding->node);

@@ -173,7 +173,8 @@ static fd_code would_fit(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_erro
     return FD_OK;
 }
 
-/* Of values: fewer rows than equations. The last run that reaches the end and explains all, without what it has too many at its end. */
+/* Of values: the last run that reaches the end and explains all, without what it has too many at its end. Half of the rows at most,
+ * as of keys: as many rows as one likes explain anything. */
 static fd_code try_unknown_values(fd_trial *t, fd_hypothesis h, fd_error *err) {
     const int32_t n_kv = t->all.request->args.n_kv;
     bool fits = false;
@@ -187,7 +188,7 @@ static fd_code try_unknown_values(fd_trial *t, fd_hypothesis h, fd_error *err) {
         FD_TRY(would_fit(t, &h, &fits, err));
         if (fits) break;
     }
-    return fd_trial_try(t, &h, err);
+    return 2 * (h.end - h.first) > n_kv ? FD_OK : fd_trial_try(t, &h, err);
 }
 
 /* Of keys: whole columns, few enough that the others say all else is right. */

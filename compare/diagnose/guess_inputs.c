@@ -83,6 +83,18 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* The end of every block of weights: a loop that stops too early in each. */
+static fd_code try_tails_of_blocks(fd_trial *t, const fd_node *node, fd_error *err) {
+    if (node->op != FD_OP_MATMUL && node->op != FD_OP_EXPERT_MATMUL) return FD_OK;
+    const int64_t width = graph_of(t)->weights[node->weight[0]].n_col;
+    for (int32_t block = 16; block <= 256 && block < width; block *= 2)
+        for (int32_t n = 1; n <= block / 2 && width % block == 0 && !fd_trial_fits(t); n *= 2) {
+            const fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .n = n, .end = block};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
 static fd_code try_partial(fd_trial *t, fd_hypothesis h, bool twice, bool alone, bool bias, fd_error *err) {
     h.value = twice ? 2 : 0;
     h.keys = alone;
@@ -193,5 +205,7 @@ fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
         FD_TRY(try_tails(t, node, err));
         FD_TRY(try_partials(t, node, err));
     }
+    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t) && !fd_trial_many_layers(t); i--)
+        FD_TRY(try_tails_of_blocks(t, &graph_of(t)->nodes[t->span[i]], err));
     return FD_OK;
 }

@@ -19,22 +19,34 @@ static fd_code better(fd_trial *t, fd_hypothesis *h, uint64_t map, double *least
 
 /* Of each number the one whose rows leave least. */
 static fd_code find_each(fd_trial *t, double plain, fd_hypothesis *h, fd_error *err) {
-    const uint64_t right = fd_hypothesis_identity(h->n);
+    const uint64_t right = fd_hypothesis_right_map(h);
+    const int32_t n_from = h->which == FD_MAPPED_QUERIES ? h->other : h->n;
     uint64_t map = right;
     for (int32_t i = 0; i < h->n; i++) {
         double least = plain;
         h->keys = right;
-        for (int32_t from = 0; from < h->n; from++)
-            if (from != i) FD_TRY(better(t, h, with(right, i, from), &least, err));
+        for (int32_t from = 0; from < n_from; from++)
+            if (from != (int32_t)(right >> 4 * i & 15)) FD_TRY(better(t, h, with(right, i, from), &least, err));
         map = with(map, i, (int32_t)(h->keys >> 4 * i & 15));
     }
     h->keys = map;
     return FD_OK;
 }
 
+/* From the map that is found: through a layer one head alone may leave no less, or another as little, while others are wrong. */
+static fd_code find_one_by_one(fd_trial *t, fd_hypothesis *h, fd_error *err) {
+    const int32_t n_from = h->which == FD_MAPPED_QUERIES ? h->other : h->n;
+    double least;
+    FD_TRY(fd_trial_distance(t, &t->all, h, &least, err));
+    for (int sweep = 0; sweep < 2; sweep++)
+        for (int32_t i = 0; i < h->n; i++)
+            for (int32_t from = 0; from < n_from; from++) FD_TRY(better(t, h, with(h->keys, i, from), &least, err));
+    return FD_OK;
+}
+
 /* Where outputs are sums over several numbers, one alone may make them no better: two exchanged, all moved on. */
 static fd_code find_together(fd_trial *t, double plain, fd_hypothesis *h, fd_error *err) {
-    const uint64_t right = fd_hypothesis_identity(h->n);
+    const uint64_t right = fd_hypothesis_right_map(h);
     double least = plain;
     h->keys = right;
     for (int32_t a = 0; a < h->n; a++)
@@ -48,13 +60,18 @@ static fd_code find_together(fd_trial *t, double plain, fd_hypothesis *h, fd_err
 }
 
 static fd_code try_map(fd_trial *t, fd_hypothesis h, fd_error *err) {
-    const uint64_t right = fd_hypothesis_identity(h.n);
+    const uint64_t right = fd_hypothesis_right_map(&h);
     double plain;
     if (h.n < 2 || h.n > FD_MOST_MAPPED || fd_trial_fits(t) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(fd_trial_distance(t, &t->all, &fd_no_hypothesis, &plain, err));
     FD_TRY(find_each(t, plain, &h, err));
     if (h.keys != right) FD_TRY(fd_trial_try(t, &h, err));
     if (fd_trial_fits(t) || t->n_span == 1) return FD_OK;
+    if (h.which == FD_MAPPED_QUERIES) {
+        const uint64_t found = h.keys;
+        FD_TRY(find_one_by_one(t, &h, err));
+        return h.keys == found || h.keys == right ? FD_OK : fd_trial_try(t, &h, err);
+    }
     FD_TRY(find_together(t, plain, &h, err));
     return h.keys == right ? FD_OK : fd_trial_try(t, &h, err);
 }
@@ -67,10 +84,14 @@ static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
     for (int32_t i = 0; i < t->n_span; i++) {
         const fd_node *node = &graph->nodes[t->span[i]];
         if (!fd_hypothesis_may_concern(&h, node)) continue;
-        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : graph->nodes[node->input[1]].shape[0];
+        const int32_t n_head = node->shape[0], n_kv = graph->nodes[node->input[1]].shape[0];
+        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : which == FD_MAPPED_QUERIES ? n_head : n_kv;
+        if (which == FD_MAPPED_QUERIES) h.other = n_kv;
         n++;
     }
     h.n = count;
+    if (which == FD_MAPPED_QUERIES && (h.other < 2 || h.other >= h.n))
+        return FD_OK; /* every head has its own, or one for all */
     if (n > 1) FD_TRY(try_map(t, h, err));
     for (int32_t i = 0; i < t->n_span; i++) {
         h.node = t->span[i];
@@ -82,5 +103,6 @@ static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
 fd_code fd_guess_mapped(fd_trial *t, fd_error *err) {
     if (fd_trial_many_layers(t)) return FD_OK;
     FD_TRY(try_kind(t, FD_MAPPED_KV_HEADS, err));
+    FD_TRY(try_kind(t, FD_MAPPED_QUERIES, err));
     return try_kind(t, FD_MAPPED_EXPERTS, err);
 }

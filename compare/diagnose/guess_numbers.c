@@ -192,6 +192,27 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     return FD_OK;
 }
 
+/* Scalings for longer contexts that published models have, all of them: where rows do not tell them apart, none is the name. */
+static fd_code try_scalings(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    static const fd_rope_scaling kinds[] = {FD_ROPE_SCALING_LLAMA3, FD_ROPE_SCALING_YARN, FD_ROPE_SCALING_YARN};
+    static const double factors[] = {8, 32, 4, 16, 2, 40, 64};
+    const int32_t own = t->all.request->args.graph->hparams.n_ctx_train;
+    const int32_t contexts[] = {8192, 4096, 32768, 2048, 16384, own, own / 2, own / 4, own / 8};
+    (void)node;
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
+            for (size_t k = 0; k < sizeof contexts / sizeof *contexts; k++) {
+                bool known = contexts[k] < 1;
+                for (size_t earlier = 0; earlier < k; earlier++) known |= contexts[earlier] == contexts[k];
+                h.which = (int32_t)kinds[kind];
+                h.other = kind == 2;
+                h.value = factors[i];
+                h.n = contexts[k];
+                if (!known) FD_TRY(fd_trial_try(t, &h, err));
+            }
+    return FD_OK;
+}
+
 fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
     for (int32_t i = 0; i < fd_n_parameter; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
@@ -205,5 +226,8 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
         fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};
         FD_TRY(for_nodes_of(t, keys[i], h, try_keys, parts, err));
     }
+    const bool everywhere = !fd_trial_many_layers(t) && !t->heads && !t->n_rank; /* no head and no rank has its own */
+    if (everywhere)
+        FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_SCALING}, try_scalings, false, err));
     return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);
 }

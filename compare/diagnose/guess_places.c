@@ -112,6 +112,8 @@ static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     if (from < 0) return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_EARLIER, .n = row - from};
     FD_TRY(fd_trial_try(t, &h, err));
+    if (row == j.n - 1 && j.n > 1)
+        return FD_OK; /* the last alone: asked about by itself, it is so many positions before */
     h.which = FD_ROWS_ALL_ARE;
     h.n = j.r->args.pos0 + from;
     h.other = j.r->args.pos0 + row;
@@ -157,6 +159,7 @@ static bool factors_differ(const judged_rows *j) {
             yy += (double)j->plain->rows[i] * (double)j->plain->rows[i];
         }
         if (!(yy > 0)) continue;
+        if (!(fabs(cy) > 0)) return false; /* a row of zeros was not divided by anything */
         low = fmin(low, cy / yy);
         high = fmax(high, cy / yy);
     }

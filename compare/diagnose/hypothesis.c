@@ -15,6 +15,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_POSITION: return h->ops > 0 ? (fd_op)(h->ops - 1) : FD_OP_ROPE;
     case FD_GUESS_TOKEN: return FD_OP_EMBED;
     case FD_GUESS_STATISTIC: return FD_OP_RMS_NORM;
+    case FD_GUESS_SCALING: return FD_OP_ROPE;
     case FD_GUESS_NONE:
     case FD_GUESS_FAULT:
     case FD_GUESS_WEIGHT:
@@ -53,12 +54,13 @@ bool fd_reads_kv_cache(const fd_node *node) {
 
 /* A cache has heads; an op of experts reads which. */
 static bool may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
-    return h->which == FD_MAPPED_KV_HEADS ? fd_reads_kv_cache(node) : node->op == FD_OP_EXPERT_MATMUL;
+    return h->which == FD_MAPPED_EXPERTS ? node->op == FD_OP_EXPERT_MATMUL : fd_reads_kv_cache(node);
 }
 
-uint64_t fd_hypothesis_identity(int32_t n) {
+uint64_t fd_hypothesis_right_map(const fd_hypothesis *h) {
     uint64_t map = 0;
-    for (int32_t i = 0; i < n; i++) map |= (uint64_t)i << 4 * i;
+    for (int32_t i = 0; i < h->n; i++)
+        map |= (uint64_t)(h->which == FD_MAPPED_QUERIES ? i * h->other / h->n : i) << 4 * i;
     return map;
 }
 
@@ -99,6 +101,19 @@ static bool take_layer(const fd_graph *graph, int32_t layer, fd_faulty_node *out
     return any;
 }
 
+/* With the numbers that models have beside the factor and the context. */
+static void scale_rope(const fd_hypothesis *h, fd_rope *rope) {
+    rope->scaling = (fd_rope_scaling)h->which;
+    rope->factor = h->value;
+    rope->original_context = h->n;
+    rope->low_freq_factor = 1;
+    rope->high_freq_factor = 4;
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+    rope->ext_factor = 1;
+    rope->attention_factor = h->other ? 0.1 * log(h->value) + 1 : 0;
+}
+
 fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_faulty_node *out,
                            bool *edited, fd_error *err) {
     *edited = fd_hypothesis_may_concern(h, node);
@@ -114,6 +129,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         if (h->n) out->node.rope.base = pow(node->rope.base, (double)out->node.rope.n_rot / node->rope.n_rot);
         if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
     }
+    if (*edited && h->guess == FD_GUESS_SCALING) scale_rope(h, &out->node.rope);
     if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
     if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);
@@ -158,6 +174,33 @@ static int32_t sibling(const fd_graph *graph, int32_t node, int32_t layer) {
     return -1;
 }
 
+/* The weight that is to `layer` what `weight` is to layer `own`: "blk.3.attn_k.bias" for "blk.2.attn_k.bias"; -1. */
+static int32_t weight_in(const fd_graph *graph, int32_t weight, int32_t own, int32_t layer) {
+    const char *name = graph->weights[weight].name;
+    char moved[96];
+    int of = -1, n = 0;
+    if (sscanf(name, "blk.%d.%n", &of, &n) != 1 || n == 0) return weight;
+    snprintf(moved, sizeof moved, "blk.%d.%s", of + layer - own, name + n);
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        if (strcmp(graph->weights[i].name, moved) == 0) return i;
+    return -1;
+}
+
+/* What a layer is given: the output of the one before it, or the embedding; -1. */
+static int32_t stream_into(const fd_graph *graph, int32_t layer) {
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const int32_t in = graph->nodes[i].input[0];
+        if (graph->nodes[i].layer == layer && in >= 0) return graph->nodes[in].layer != layer ? in : -1;
+    }
+    return -1;
+}
+
+/* The input that is to `node` what `other` is to `own`; -1. */
+static int32_t input_of(const fd_graph *graph, int32_t other, const fd_node *own, const fd_node *node) {
+    if (own->layer >= 0 && other == stream_into(graph, own->layer)) return stream_into(graph, node->layer);
+    return sibling(graph, other, node->layer + graph->nodes[other].layer - own->layer);
+}
+
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out) {
     *out = *h;
     if (h->node < 0 && h->readers > 0) {
@@ -181,11 +224,13 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
     if (to < 0) to = own->op == node->op ? node->id : -1;
     if (to < 0) return false;
     out->node = to;
-    if (h->guess == FD_GUESS_WEIGHT) return to == h->node;
+    if (h->guess == FD_GUESS_WEIGHT && to != h->node) {
+        out->other = weight_in(graph, h->other, own->layer, graph->nodes[to].layer);
+        return out->other >= 0;
+    }
     const bool of_other = h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_OF;
     if (h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY || of_other) {
-        const fd_node *other = &graph->nodes[h->other];
-        out->other = sibling(graph, h->other, node->layer + other->layer - own->layer);
+        out->other = input_of(graph, h->other, own, node);
         return out->other >= 0 && out->other < to;
     }
     return true;

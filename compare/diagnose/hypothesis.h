@@ -10,7 +10,9 @@ typedef enum fd_guess {
     FD_GUESS_FAULT,
     /* what the op is given */
     FD_GUESS_PARAMETER, /* parameter `which` (parameters.h) is `value` */
-    FD_GUESS_POSITION,  /* RoPE turns by another position: `which` is fd_position_rule */
+    FD_GUESS_SCALING, /* RoPE's frequencies are scaled for longer contexts: `which` is fd_rope_scaling, by factor `value`, from a
+                           context of `n`; `other` 1: and cos and sin as YaRN's paper has it */
+    FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
                         `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
@@ -46,6 +48,7 @@ typedef enum fd_guess {
 typedef enum fd_mapped_rule {
     FD_MAPPED_KV_HEADS, /* of the cache that attention reads */
     FD_MAPPED_EXPERTS,  /* matrices and biases */
+    FD_MAPPED_QUERIES,  /* `n` query heads to the `other` K/V heads that they read */
 } fd_mapped_rule;
 enum { FD_MOST_MAPPED = 16 };
 
@@ -155,8 +158,8 @@ typedef struct fd_hypothesis {
 /* The op as it should be. */
 extern const fd_hypothesis fd_no_hypothesis;
 
-/* The map of FD_GUESS_MAPPED in which each of n numbers is its own. */
-uint64_t fd_hypothesis_identity(int32_t n);
+/* The map of FD_GUESS_MAPPED as it should be: each of n numbers its own, or each group of query heads that of one K/V head. */
+uint64_t fd_hypothesis_right_map(const fd_hypothesis *h);
 
 /* Attention's scores read the cache of K, and what it mixes that of V. */
 bool fd_reads_kv_cache(const fd_node *node);

@@ -37,10 +37,14 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_PARTIAL: return h->keys ? "tp_not_reduced" : h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
     case FD_GUESS_CACHE: return cache_name(h);
-    case FD_GUESS_MAPPED: return h->which == FD_MAPPED_EXPERTS ? "other_experts" : "other_kv_heads";
+    case FD_GUESS_MAPPED:
+        return h->which == FD_MAPPED_EXPERTS   ? "other_experts"
+               : h->which == FD_MAPPED_QUERIES ? "query_heads_mapped"
+                                               : "other_kv_heads";
     case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
     case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
     case FD_GUESS_STATISTIC: return "other_statistic";
+    case FD_GUESS_SCALING: return "other_rope_scaling";
     case FD_GUESS_TWICE: return "applied_twice";
     case FD_GUESS_COPY: return "other_tensor";
     case FD_GUESS_CLAMP: return h->which == 2 ? "small_as_zero" : "clamped";

@@ -12,7 +12,7 @@
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
 static void position_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->ops > 0) {
+    if (h->ops - 1 == FD_OP_ADD_POSITION) {
         SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
         return;
     }
@@ -48,7 +48,7 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     if (some && one) snprintf(where, sizeof where, "%s %d is", unit, h->first);
     if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
     if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
-        SAY("the step's rows are zero in the cache: not written");
+        SAY("rows are zero in the cache: not written");
     else if (h->value == 0.0 && h->before_bias)
         SAY("%s the bias alone: the matrix's rows are zero, or not multiplied", some ? where : "it is");
     else if (h->value == 0.0)
@@ -194,6 +194,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             SAY("keys after the last whole tile of %d are left out", h->n);
             break;
         }
+        if (h->node >= 0 && h->end > 0 && node->weight[0] >= 0 && h->end < graph->weights[node->weight[0]].n_col) {
+            SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
+            break;
+        }
         SAY("the last %d elements of %s are left out", h->n,
             h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;
@@ -205,6 +209,11 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_KEYS: fd_hypothesis_attention_text(h, graph, to, size); break;
     case FD_GUESS_STATE: state_text(h, to, size); break;
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
+    case FD_GUESS_SCALING:
+        SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
+            h->which == FD_ROPE_SCALING_YARN ? "YaRN" : "llama3", h->value, h->n,
+            h->other ? ", with YaRN's factor of cos and sin" : "");
+        break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
     case FD_GUESS_OWN: own_text(h, graph, to, size); break;
     case FD_GUESS_CLAMP: clamp_text(h, to, size); break;

@@ -105,15 +105,19 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     char are[64] = "", from[64] = "";
     int n = 0;
     size_t at = 0, to_at = 0;
+    const uint64_t right = fd_hypothesis_right_map(h);
     for (int i = 0; i < h->n; i++) {
         const int other = (int)(h->keys >> 4 * i & 15);
-        if (other == i) continue;
+        if (other == (int)(right >> 4 * i & 15)) continue;
         const char *comma = n++ ? ", " : "";
         at += (size_t)snprintf(are + at, sizeof are - at, "%s%d", comma, i);
         to_at += (size_t)snprintf(from + to_at, sizeof from - to_at, "%s%d", comma, other);
     }
     if (experts)
         SAY("expert%s %s %s computed with the matrices of %s", n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
+    else if (h->which == FD_MAPPED_QUERIES)
+        SAY("query head%s %s read%s the %s head%s %s", n == 1 ? "" : "s", are, n == 1 ? "s" : "", cache,
+            n == 1 ? "" : "s", from);
     else
         SAY("the %s head%s %s %s read from %s", cache, n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
 }

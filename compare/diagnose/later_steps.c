@@ -33,9 +33,11 @@ static fd_node_finding at_step(const fd_diagnose_options *ask, int32_t step, con
 }
 
 static fd_code gives(const fd_diagnose_options *ask, const fd_explanation *e, bool *yes, fd_error *err) {
+    fd_diagnose_options how = *ask;
+    how.rows_alone = e->rows_alone;
     *yes = false;
     for (int32_t k = 0; k < e->n_remaining && k < FD_MAX_REMAINING && !*yes; k++)
-        FD_TRY(fd_diagnose_fits(ask, &e->remaining[k].hypothesis, yes, err));
+        FD_TRY(fd_diagnose_fits(&how, &e->remaining[k].hypothesis, yes, err));
     return FD_OK;
 }
 
@@ -56,6 +58,7 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
             fd_diagnose_options there = *ask;
             there.finding = &finding;
             there.right_too = right;
+            there.rows_alone = e->rows_alone;
             there.as_it_is = true;
             FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
         }
@@ -69,12 +72,21 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     return FD_OK;
 }
 
+/* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer, or of the first, which the
+ * embedding feeds. */
+static bool may_ask_later(const fd_diagnose_options *ask) {
+    const fd_node *nodes = ask->graph->nodes;
+    const fd_node_finding *f = ask->finding;
+    const int32_t from = nodes[f->span_first].layer, to = nodes[f->node].layer;
+    return f->span_first == f->node || from == to || (from < 0 && to == 0);
+}
+
 fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation *e, const float *z, int32_t n_pos,
                            fd_node_finding *out, fd_error *err) {
     const fd_node_finding *first = ask->finding;
     int32_t steps[N_ASKED];
     *out = (fd_node_finding){0};
-    if (!e->named || first->span_first != first->node) return FD_OK;
+    if (!e->named || e->slope_rows > 0 || !may_ask_later(ask)) return FD_OK;
     choose_steps(ask->trace, first->step, z, n_pos, steps);
     for (int i = 0; i < N_ASKED; i++) {
         fd_diagnose_options there = *ask;
@@ -83,11 +95,32 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
         fd_node_finding finding = at_step(ask, steps[i], z, n_pos);
         there.finding = &finding;
         there.as_it_is = true;
+        there.whole_run = first->span_first != first->node;
+        there.whole_from = fd_trace_steps(ask->trace)[first->step].pos0; /* steps before it do not depart */
         FD_TRY(gives(&there, e, &yes, err));
         if (yes) continue;
         *out = finding;
         return FD_OK;
     }
+    return FD_OK;
+}
+
+fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
+                                   fd_error *err) {
+    fd_node_finding finding;
+    fd_diagnose_options there = *ask;
+    fd_explanation other;
+    bool yes = false;
+    FD_TRY(fd_where_name_ends(ask, e, z, n_pos, &finding, err));
+    if (finding.finding == FD_FOUND_NOTHING) return FD_OK;
+    there.finding = &finding;
+    FD_TRY(fd_diagnose(&there, &other, err));
+    there.finding = ask->finding;
+    there.as_it_is = true;
+    const fd_hypothesis *h = &other.remaining[0].hypothesis;
+    const bool fitted = other.named && h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN; /* gives anything */
+    if (other.named && !fitted) FD_TRY(gives(&there, &other, &yes, err));
+    if (yes) *e = other;
     return FD_OK;
 }
 
@@ -110,15 +143,6 @@ static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int3
     return best;
 }
 
-/* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer, or of the first, which the
- * embedding feeds. */
-static bool may_ask_later(const fd_diagnose_options *ask) {
-    const fd_node *nodes = ask->graph->nodes;
-    const fd_node_finding *f = ask->finding;
-    const int32_t from = nodes[f->span_first].layer, to = nodes[f->node].layer;
-    return f->span_first == f->node || from == to || (from < 0 && to == 0);
-}
-
 /* Position 15 of 16 is 0 modulo 15. So must those after it be, or it was that row alone. */
 static bool folds_positions(const fd_explanation *e) {
     const fd_hypothesis *h = &e->remaining[0].hypothesis;
@@ -139,6 +163,7 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
     fd_diagnose_options there = *ask;
     there.finding = &finding;
     there.whole_run = true;
+    there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
     there.right_too = right;
     there.as_it_is = true;
     FD_TRY(gives(&there, e, &yes, err));

@@ -6,7 +6,8 @@
 
 /* `z` [n_pos]: of ask->finding's node at each position, negative: not judged. *out: the first row that departs, of the next
  * step, of the first that decodes or of the last, which no explanation left of `e` gives; finding 0: they give them all,
- * `e` names nothing, or the node is computed through unrecorded tensors, where the steps before are part of the row. */
+ * `e` names nothing, or the node is computed through unrecorded tensors of several layers, where the steps before are part of the
+ * row. */
 fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation *e, const float *z, int32_t n_pos,
                            fd_node_finding *out, fd_error *err);
 
@@ -14,6 +15,10 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
  * is the largest of each position of the finding's node. */
 fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                  fd_error *err);
+
+/* Where a later step refutes the name and has one that holds in the finding's step, too, *e is that one. */
+fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
+                                   fd_error *err);
 
 /* A name that rests on one or two rows has to hold in the later step where most rows depart, too. Where that step has a name that
  * holds in both, *e is that one; else *e names nothing. */

@@ -52,18 +52,43 @@ bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e) {
     return !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(graph->nodes, &best->hypothesis);
 }
 
+/* The kinds of products that depart are most of those that were judged. */
+static bool most_products(const fd_graph *graph, const fd_attribution *of) {
+    int32_t n = 0, n_depart = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        bool judged = false, departs = false;
+        if (graph->nodes[i].op != FD_OP_MATMUL || !fd_fault_begins_kind(graph, i)) continue;
+        for (int32_t k = i; k < graph->n_node; k++) {
+            if (!fd_fault_same_kind(&graph->nodes[k], &graph->nodes[i])) continue;
+            judged |= of->z[k] >= 0;
+            departs |= of->introduced[k].finding != FD_FOUND_NOTHING;
+        }
+        n += judged;
+        n_depart += departs;
+    }
+    return 2 * n_depart > n;
+}
+
+/* Factors of products: of one kind alone that is a bug, of most it is how the engine multiplies. */
+static bool rounds_factors(const fd_graph *graph, const fd_attribution *of, const fd_hypothesis *h) {
+    if (h->guess != FD_GUESS_ROUNDED || h->which != FD_ROUNDED_INPUT || h->node < 0) return false;
+    return graph->nodes[h->node].op == FD_OP_MATMUL && most_products(graph, of);
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
     fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
-    if (!e->named || !rounds_what_may_be(nodes, &h)) return FD_OK;
+    if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
     bool cache = h.node >= 0 && nodes[h.node].op == FD_OP_KV_WRITE; /* K's and V's are one property */
-    if (cache) h.node = -1, h.layer = FD_ANY_LAYER, h.ops = FD_OP_KV_WRITE + 1;
+    const bool factors = h.which == FD_ROUNDED_INPUT;               /* of all products, those in spans as well */
+    if (cache || factors) h.ops = (int32_t)nodes[h.node].op + 1, h.node = -1, h.layer = FD_ANY_LAYER;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         fd_diagnose_options there = *ask;
         bool fits = true;
         there.finding = &of->introduced[i];
+        if (factors) h.ops = (nodes[i].op == FD_OP_EXPERT_MATMUL ? FD_OP_EXPERT_MATMUL : FD_OP_MATMUL) + 1;
         if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
         if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
         if (!fits) return FD_OK;
@@ -131,23 +156,6 @@ static fd_code look_at_errors(void *user, const fd_diagnose_options *options, co
               fabs(ry) <= fmax(along * sqrt(rr * yy), MOST_FACTOR * yy);
     fd_trial_rows_close(&rows);
     return code;
-}
-
-/* The kinds of products that depart are most of those that were judged. */
-static bool most_products(const fd_graph *graph, const fd_attribution *of) {
-    int32_t n = 0, n_depart = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        bool judged = false, departs = false;
-        if (graph->nodes[i].op != FD_OP_MATMUL || !fd_fault_begins_kind(graph, i)) continue;
-        for (int32_t k = i; k < graph->n_node; k++) {
-            if (!fd_fault_same_kind(&graph->nodes[k], &graph->nodes[i])) continue;
-            judged |= of->z[k] >= 0;
-            departs |= of->introduced[k].finding != FD_FOUND_NOTHING;
-        }
-        n += judged;
-        n_depart += departs;
-    }
-    return 2 * n_depart > n;
 }
 
 fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,

@@ -105,7 +105,7 @@ int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *no
     bool cache = node->op == FD_OP_KV_WRITE, exact = !request->numerics, any = w.n - w.first < 2 * w.stride;
     int64_t n = 0;
     for (int64_t i = w.first; i < w.n && !any; i++) any = !(output[i] <= 0 && output[i] >= 0);
-    cache &= any; /* where all rows of a batch are zero, none went elsewhere */
+    cache &= any && !request->departing_alone; /* where all rows of a batch are zero, none went elsewhere */
     for (int64_t i = w.first; i < w.n; i++) {
         float c = output[i];
         bool hidden = node->op == FD_OP_ATTN_SCORES && c == -INFINITY; /* a window's edge says as much as a number */

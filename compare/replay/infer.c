@@ -196,6 +196,16 @@ static void refute_by_mixed(fd_class_cases *c) {
     }
 }
 
+/* int8 blocks are in all products or in none: where binary32 explains several kinds of them, the others are a bug's as well. */
+static void refute_by_kinds(const fd_evidence *evidence, fd_class_cases *c) {
+    for (int32_t i = 1; i < c->n; i++) {
+        const fd_numerics_class *wide = c->at[i].numerics;
+        if (c->refuted[i] || !wide->q8_activations || wide->replays_inputs) continue;
+        const fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[0]);
+        if (need.n_products_depart > 0 && need.n_products_fit > 1) c->refuted[i] = c->by_tighter_alone[i] = true;
+    }
+}
+
 static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++)
@@ -216,6 +226,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) code = fd_try_classes(options, &seen, &c, err);
     if (code == FD_OK) refute_by_tighter(&seen, &c);
     if (code == FD_OK) refute_by_mixed(&c);
+    if (code == FD_OK) refute_by_kinds(&seen, &c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++) doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]);

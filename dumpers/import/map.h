@@ -94,7 +94,7 @@ typedef struct fd_name_map_list {
 
 typedef struct fd_name_map {
     char *name;   /* file or built-in map, for messages */
-    bool builtin; /* of all architectures: lines may name nodes that a model has not */
+    bool builtin; /* of all architectures, or found: lines may name nodes that a model, or a layer of it, has not */
     fd_name_map_rule *rules;
     size_t n_rule;
     fd_name_map_list skip, allow, absent;

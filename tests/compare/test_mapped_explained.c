@@ -77,6 +77,48 @@ Test(mapped, heads_of_k_of_v_or_of_both_are_found_in_their_place) {
     close_model(&b);
 }
 
+/* Query head h reads the K/V head that is h + 1's: for each of them the op on a cache of that head alone. */
+static void next_heads_group(const fd_op_args *args) {
+    const fd_node *cache = &args->graph->nodes[args->node->input[1]];
+    const int64_t n_head = args->node->shape[0], n_kv = cache->shape[0], dim = cache->shape[1];
+    const int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv), part = n / args->n_pos / n_head;
+    float *rows = malloc(sizeof *rows * (size_t)(args->n_kv * n_kv * dim)), *out = malloc(sizeof *out * (size_t)n);
+    fd_op_args own = *args;
+    own.in[1] = rows;
+    own.out = out;
+    for (int64_t head = 0; head < n_kv; head++) {
+        for (int64_t i = 0; i < args->n_kv * n_kv; i++)
+            memcpy(rows + i * dim, (const float *)args->in[1] + (i / n_kv * n_kv + head) * dim,
+                   sizeof *rows * (size_t)dim);
+        run_clean(&own);
+        for (int64_t i = 0; i < n / part; i++) {
+            const int64_t next = i % n_head + 1 < n_head ? i % n_head + 1 : n_head - 1;
+            if (next * n_kv / n_head == head)
+                memcpy((float *)args->out + i * part, out + i * part, sizeof *out * (size_t)part);
+        }
+    }
+    free(rows);
+    free(out);
+}
+
+Test(mapped, query_heads_that_read_another_groups_are_found) {
+    static const char *const both[3] = {"blk.1.attn_scores", "blk.1.attn_out"};
+    static const struct {
+        const char *tensors, *says;
+    } recorded[] = {
+        {"*", "query heads 1, 3, 5 read the K heads 1, 2, 3"},
+        {"*norm,*attn_[qkv],*proj,*inp,*down,*l_out,logits", "query heads 1, 3, 5 read the K and V heads 1, 2, 3"},
+        {"token_embd,*l_out,logits", "query heads 1, 3, 5 read the K and V heads 1, 2, 3"}};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t r = 0; r < sizeof recorded / sizeof *recorded; r++) {
+        const fd_graph *faulty = with(&b, both, next_heads_group);
+        expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[r].tensors}, "query_heads_mapped",
+                      recorded[r].says);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
 Test(mapped, experts_with_each_others_matrices_are_found) {
     static const char *const all_products[3] = {"blk.1.ffn_moe_gate", "blk.1.ffn_moe_up", "blk.1.ffn_moe_down"};
     static const char *const down[3] = {"blk.1.ffn_moe_down"};

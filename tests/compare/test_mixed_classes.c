@@ -229,3 +229,59 @@ Test(mixed_classes, products_that_are_off_in_no_direction_in_an_engine_of_unknow
     fd_graph_free(graph);
     close_model(&b);
 }
+
+/* Of weights that stay as they are: no class multiplies so, and an engine that does it everywhere is meant so. */
+static void f16_activations(const fd_op_args *args) {
+    multiply(args, in_f16, NULL, NULL);
+}
+
+Test(mixed_classes, factors_that_all_products_round_are_how_the_engine_multiplies) {
+    static const char *const kinds[] = {"", ".ffn_gate"};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 2; i++) {
+        fd_graph *graph = engine(&b, f16_activations, kinds[i], true);
+        fd_verdict v =
+            judge(b.graph, b.ref, record(graph, (recording){.emulated = "f16kv", .numerics = "unknown"}), NULL);
+        cr_expect_eq(v.status, i ? FD_DIVERGED : FD_INCOMPLETE, "%s: %s at %s as %s", kinds[i],
+                     fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
+/* Scales of weights' blocks in bfloat16, of three kinds of products: int8 activations have room for that, and are in all or in none. */
+static void coarse_scales(float *row, int64_t n) {
+    for (int64_t at = 0; at < n; at += 32) {
+        float most = 0, scale;
+        for (int64_t i = at; i < at + 32; i++) most = fmaxf(most, fabsf(row[i]));
+        scale = most / 127;
+        in_bf16(&scale, 1);
+        for (int64_t i = at; i < at + 32 && most > 0; i++) row[i] *= scale / (most / 127);
+    }
+}
+static void as_they_are(float *row, int64_t n) {
+    (void)row, (void)n;
+}
+static void off_by_scales(const fd_op_args *args) {
+    multiply(args, as_they_are, coarse_scales, NULL);
+}
+
+Test(mixed_classes, int8_blocks_are_in_all_products_or_in_none) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b.graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const char *dot = strrchr(graph->nodes[i].name, '.');
+        if (dot && strstr(".attn_q.attn_k.attn_v", dot) && graph->nodes[i].op == FD_OP_MATMUL)
+            graph->nodes[i].override = off_by_scales;
+    }
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "token_embd," FUSED ",*attn_[qkv]"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_neq(v.status, FD_NOISE, "%s at %s as %s", fd_verdict_status_name(v.status), v.divergence.node,
+                  v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}

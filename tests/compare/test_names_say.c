@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/compare/guess_bench.h"
@@ -147,5 +148,107 @@ Test(names_say, forms_of_gelu_that_16_bits_do_not_tell_are_one_name) {
     fd_verdict_free(&v);
     forget(&b);
     expect_guess(&b, &exact, all, "f32", false);
+    close_model(&b);
+}
+
+/* Beside GELU from a table of binary16, whose steps are as large as the difference. */
+Test(names_say, another_form_of_gelu_is_no_table) {
+    static const int32_t small[N_PREFILL + N_DECODE] = {1, 30, 45, 103, 26, 7, 51, 88}; /* of a vocabulary of 128 */
+    bench b = open_arch("gemma2-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int sound = 0; sound < 2; sound++) {
+        fd_verdict v = judged(&b, sound ? b.graph : faulted(&b, "gelu_erf"),
+                              (recording){.emulated = "f32", .numerics = "unknown", .tokens = small});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect(sound || (e->named && strcmp(e->remaining[0].name, "gelu_erf") == 0), "%s",
+                  fd_verdict_status_name(v.status));
+        cr_expect(!sound || v.status == FD_NOISE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
+static void other_norm_weight(fd_graph *graph, fd_node *node) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.ffn_norm", node->layer);
+    node->weight[0] = graph->nodes[fd_graph_find(graph, name)].weight[0];
+}
+static void reads_stream(fd_graph *graph, fd_node *node) {
+    node->input[0] = graph->nodes[node->input[0]].input[0];
+}
+
+Test(names_say, a_mistake_of_every_layer_is_one_bug_though_each_has_its_own_weights_and_input) {
+    static const struct {
+        const char *nodes;
+        void (*edit)(fd_graph *graph, fd_node *node);
+        const char *name;
+    } bugs[] = {{".attn_norm", other_norm_weight, "other_weight"}, {".attn_v", reads_stream, "other_input"}};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        fd_graph *graph;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &graph, &err), &err);
+        for (int32_t k = 0; k < graph->n_node; k++)
+            if (ends_with(graph->nodes[k].name, bugs[i].nodes)) bugs[i].edit(graph, &graph->nodes[k]);
+        fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .tensors = "*"});
+        const fd_verdict_diagnosis *d = &v.diagnosis;
+        cr_expect_str_eq(d->causes.first.name, bugs[i].name);
+        cr_expect_eq(d->causes.first.n_node, b.graph->hparams.n_layer);
+        cr_expect_eq(d->causes.n_also, 0, "%s: %d more", bugs[i].name, d->causes.n_also);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
+/* Positions of RoPE are no rows that are added, though all nodes of the op are meant. */
+Test(names_say, what_every_rope_turns_by) {
+    static const struct {
+        fd_op op;
+        const char *says;
+    } ops[] = {{FD_OP_ROPE, "RoPE turns by position - 3"}, {FD_OP_ADD_POSITION, "adds the row of position - 3"}};
+    bench b = open_model(models[0]);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        const fd_hypothesis h = {.guess = FD_GUESS_POSITION,
+                                 .node = -1,
+                                 .layer = FD_ANY_LAYER,
+                                 .ops = (int32_t)ops[i].op + 1,
+                                 .which = FD_POSITION_OFFSET,
+                                 .n = -3};
+        char text[192];
+        fd_hypothesis_summary(&h, b.graph, text, sizeof text);
+        cr_expect(strncmp(text, ops[i].says, strlen(ops[i].says)) == 0, "%s", text);
+    }
+    close_model(&b);
+}
+
+static void scaled(fd_node *node, fd_rope_scaling how, double factor, double context) {
+    node->rope.scaling = how;
+    node->rope.factor = factor;
+    node->rope.original_context = context;
+    node->rope.low_freq_factor = node->rope.beta_slow = node->rope.ext_factor = 1;
+    node->rope.high_freq_factor = 4;
+    node->rope.beta_fast = 32;
+}
+static void as_llama3(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    scaled(node, FD_ROPE_SCALING_LLAMA3, 8, 8192);
+}
+static void as_yarn(fd_graph *graph, fd_node *node) {
+    scaled(node, FD_ROPE_SCALING_YARN, 4, graph->hparams.n_ctx_train / 8);
+}
+
+/* Where a file says that nothing is scaled; without Q and K behind RoPE, too. */
+Test(names_say, how_frequencies_are_scaled_for_longer_contexts) {
+    static const guessed bugs[] = {
+        {"_rope", as_llama3, "other_rope_scaling", "scaled as llama3 does, by 8 from a context of 8192"},
+        {"_rope", as_yarn, "other_rope_scaling", "scaled as YaRN does, by 4 from a context of 64"},
+    };
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        expect_guess(&b, &bugs[i], all, "f32", true);
+        expect_guess(&b, &bugs[i], fused, "f32", true);
+    }
     close_model(&b);
 }

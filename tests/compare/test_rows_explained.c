@@ -139,7 +139,23 @@ static void shards_lost(fd_graph *g, fd_node *n) {
     if (strcmp(n->name, "blk.1.attn_q") == 0 || strcmp(n->name, "blk.1.attn_k") == 0) n->override = half_lost;
 }
 
+/* Of every block of 32 factors the last is left out. */
+static void blocks_cut_short(const fd_op_args *args) {
+    const int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
+    float *x = malloc(sizeof *x * (size_t)n);
+    fd_op_args own = *args;
+    for (int64_t i = 0; i < n; i++) x[i] = i % 32 == 31 ? 0 : ((const float *)args->in[0])[i];
+    own.in[0] = x;
+    run_clean(&own);
+    free(x);
+}
+static void block_ends(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = blocks_cut_short;
+}
+
 static const guessed read_off[] = {
+    {"blk.1.attn_proj", block_ends, "sum_cut_short", "the last 1 of every 32 elements"},
     {"blk.1.ffn_up", gate_for_up, "other_tensor", "the same as blk.1.ffn_gate"},
     {"blk.1.attn_norm", norm_of_most, "other_statistic", "the first 224 elements"},
     {"blk.1.ffn_gate", clamped, "clamped", "0.25"},

@@ -1,5 +1,5 @@
 /* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
- * layers say the same), exchanged.c (names with each other's values), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
+ * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), orders.c (Q and K in different orders), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -115,6 +115,12 @@ bool fd_propose_covers(const fd_proposer *p, const char *pattern);
 /* Of operations, the words that say how the array is read. */
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
+
+/* Of two names that have the values of what a cache is written, and differ, one is the cache. */
+void fd_propose_name_caches(fd_proposer *p);
+
+/* Q or K alone in the other order of RoPE's pairs is no layout. */
+void fd_propose_keep_orders(fd_proposer *p);
 
 /* Gives names that have each other's values the nodes that they say: `exchanged`. */
 void fd_propose_undo_exchanges(fd_proposer *p);

@@ -53,6 +53,22 @@ static void take_by_name(fd_proposer *p, const fd_proposed_rule *l, const fd_pro
     }
 }
 
+/* Would the pattern also take a name that has a line of its own above, for another node? */
+static bool takes_written(const fd_proposer *p, const fd_proposed_rule *l) {
+    for (size_t i = 0; i < p->n && fd_propose_has_layer(l); i++) {
+        const fd_proposed *item = &p->items[i];
+        fd_name_map_capture capture;
+        if (!item->written || !item->matched || item->slice[0] || !fd_name_map_matches(l->source, item->name, &capture))
+            continue;
+        char node[96];
+        const fd_name_map_rule rule = {.node = (char *)(uintptr_t)l->node};
+        if (!fd_name_map_node(&rule, &capture, node, sizeof node) ||
+            strcmp(node, node_name(p, item->best[0].node)) != 0)
+            return true;
+    }
+    return false;
+}
+
 static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, const fd_proposed *item, size_t n,
                        const char *by_name) {
     char next[160] = "no other node has its size";
@@ -64,7 +80,7 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
         fd_propose_rule_text(l, item, l->node, own, sizeof own);
         fprintf(p->out, "ask %s -> %s | %s", l->source, own, item->other);
     } else if (l->factor_known)
-        fprintf(p->out, "%-44s -> %s%s%s", l->source, l->node, space, l->ops);
+        fprintf(p->out, "%-44s -> %s%s%s%s", l->source, l->node, space, l->ops, takes_written(p, l) ? " else" : "");
     else /* the engine's own scale, or an error of it: values do not tell */
         fprintf(p->out, "ask %s -> %s%s%s | %s%s%s scale=%.6g", l->source, l->node, space, l->ops, l->node, space,
                 l->ops, item->best[0].factor);
@@ -78,6 +94,8 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
     if (*by_name) fprintf(p->out, "; by name alone in layers %s", by_name);
     if (item->left_out)
         fprintf(p->out, "; another name has its values, and nothing is the other: a copy, or an op left out?");
+    else if (item->other[0] && item->n_layer == 0)
+        fprintf(p->out, "; before the last op of the model, or an op left out?");
     else if (item->other[0] && item->n_layer == 1)
         fprintf(p->out, "; its layer's values alone decide: the engine's own layout, or its bug?");
     else if (item->other[0])

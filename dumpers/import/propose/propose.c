@@ -158,12 +158,24 @@ static void prefer_logits(const fd_proposer *p, fd_proposed *item) {
         item->best[0].node = last;
 }
 
+/* One that speaks of logits as well, or of the head: that, or the logits of an engine that leaves the op out. */
+static void doubt_logits(const fd_proposer *p, fd_proposed *item) {
+    const fd_trace_node *last = fd_trace_node_at(p->ref, fd_trace_n_node(p->ref) - 1);
+    const bool says = strcasestr(item->name, "logit") && !strcasestr(item->name, "raw");
+    if (!item->clear || !says || item->best[0].node < 0 ||
+        strcmp(last->inputs[0], node_name(p, item->best[0].node)) != 0 ||
+        fd_trace_elements(last, 0) != fd_trace_elements(fd_trace_node_at(p->ref, item->best[0].node), 0))
+        return;
+    snprintf(item->other, sizeof item->other, "%s%s%s", last->name, *item->best[0].ops ? " " : "", item->best[0].ops);
+}
+
 static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
     fd_ranking ranking;
     FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
     judge(p, scorer, &ranking, item);
     prefer_cache(p, item);
     prefer_logits(p, item);
+    doubt_logits(p, item);
     return FD_OK;
 }
 
@@ -241,6 +253,8 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     fd_scorer_free(scorer);
     if (code != FD_OK) return code;
     FD_TRY(fd_propose_cover(p));
+    fd_propose_keep_orders(p);
+    fd_propose_name_caches(p);
     qsort(p->items, p->n, sizeof *p->items, by_node);
     fd_propose_lines(p, options);
     return ferror(p->out) ? fd_fail(p->err, FD_ERR_IO, "map auto: the map cannot be written") : FD_OK;

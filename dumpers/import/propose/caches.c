@@ -1,0 +1,127 @@
+/* Two names that have the values of what a cache is written, K behind RoPE or V: where they differ, the one that is further from
+ * the reference is the cache, for it is made of the other: rounded, or with a row that a bug lost. Names that never differ are
+ * copies, and either is as good. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dumpers/import/propose/internal.h"
+
+/* Less than this apart are two roundings of binary32. */
+#define SAME 1e-11
+
+typedef struct sums {
+    double product, own, ref;
+} sums;
+
+static void add_row(const double *x, const float *ref, int64_t n, sums *to) {
+    for (int64_t i = 0; i < n; i++) {
+        to->product += x[i] * (double)ref[i];
+        to->own += x[i] * x[i];
+        to->ref += (double)ref[i] * (double)ref[i];
+    }
+}
+
+static fd_code add_rows(const fd_proposer *p, const fd_import_plan *plan, size_t tensor, int32_t node, float *ref,
+                        sums *to) {
+    const fd_source_tensor *t = fd_source_at(p->source, tensor);
+    fd_import_match match = {.tensor = tensor, .step = t->step < 0 ? 0 : t->step};
+    fd_import_rows rows;
+    FD_TRY(fd_import_place(plan, &match, p->err));
+    FD_TRY(fd_import_rows_open(plan, &match, &rows, p->err));
+    fd_code code = FD_OK;
+    for (int32_t pos = rows.first; code == FD_OK && pos < rows.first + rows.n; pos++) {
+        int rank;
+        int64_t shape[FD_ARRAY_MAX_RANK], n = 1;
+        const double *x;
+        code = fd_import_rows_read(&rows, pos, &rank, shape, &x, p->err);
+        for (int i = 0; code == FD_OK && i < rank; i++) n *= shape[i];
+        if (code != FD_OK || n != fd_trace_elements(fd_trace_node_at(p->ref, node), pos)) continue;
+        code = fd_trace_read(p->ref, node, pos, ref, NULL, p->err);
+        if (code == FD_OK) add_row(x, ref, n, to);
+    }
+    fd_import_rows_close(&rows);
+    return code;
+}
+
+/* The angle between the name's values and its node's, over all positions, as fd_candidate's `away`; NAN: they cannot be read. */
+static double away_of(const fd_proposer *p, const fd_proposed *item) {
+    const int32_t node = item->best[0].node;
+    fd_import_plan plan = p->plan;
+    fd_name_map *map = NULL;
+    char rule[FD_PROPOSE_MAX_OPS + 32];
+    sums all = {0};
+    fd_error unread;
+    snprintf(rule, sizeof rule, "x -> y %s", item->best[0].ops);
+    float *ref = malloc(sizeof *ref * (size_t)(fd_trace_elements(fd_trace_node_at(p->ref, node), 0) + 1));
+    fd_code code = ref ? fd_name_map_parse("auto", rule, strlen(rule), &map, &unread) : FD_ERR_MEMORY;
+    plan.map = map;
+    for (size_t i = 0; code == FD_OK && i < item->n; i++) code = add_rows(p, &plan, item->tensors[i], node, ref, &all);
+    fd_name_map_free(map);
+    free(ref);
+    const double norms = sqrt(all.own * all.ref);
+    return code == FD_OK && norms > 0 ? 1 - fabs(all.product) / norms : NAN;
+}
+
+static bool has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node) {
+    return item->clear && !item->slice[0] && item->best[0].node >= 0 &&
+           strcmp(fd_trace_node_at(p->ref, item->best[0].node)->name, node) == 0;
+}
+
+/* The first two names that have the node's values; false: there are no two, or more. */
+static bool pair_of(fd_proposer *p, const char *node, fd_proposed *pair[2]) {
+    int n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        if (!has_values_of(p, &p->items[i], node)) continue;
+        if (n == 2) return false;
+        pair[n++] = &p->items[i];
+    }
+    return n == 2;
+}
+
+/* Do the names differ in the layer alone? */
+static bool same_form(const fd_proposer *p, const fd_proposed *a, const fd_proposed *b) {
+    for (int number = 0; number < 4; number++) {
+        const fd_proposed_rule x = fd_propose_rule(p, a, number), y = fd_propose_rule(p, b, number);
+        if (fd_propose_has_layer(&x) && strcmp(x.source, y.source) == 0) return true;
+    }
+    return a == b;
+}
+
+/* The cache nodes that are written alike: all of K, or all of V. */
+static bool is_alike(const fd_trace_node *a, const fd_trace_node *b) {
+    const char *x = strchr(a->name + 4, '.'), *y = strchr(b->name + 4, '.');
+    return strcmp(a->op, "kv_write") == 0 && strcmp(b->op, "kv_write") == 0 && x && y && strcmp(x, y) == 0;
+}
+
+/* How much further the first name's form is than the second's, summed over the layers that have both. */
+static double further(fd_proposer *p, const fd_trace_node *cache, fd_proposed *const of[2]) {
+    double sum = 0;
+    for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
+        const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+        fd_proposed *pair[2];
+        if (!is_alike(cache, node) || !pair_of(p, node->inputs[0], pair)) continue;
+        const bool same = same_form(p, of[0], pair[0]) && same_form(p, of[1], pair[1]);
+        const bool other = same_form(p, of[0], pair[1]) && same_form(p, of[1], pair[0]);
+        const double a = same || other ? away_of(p, pair[0]) - away_of(p, pair[1]) : 0;
+        if (isfinite(a)) sum += same ? a : -a;
+    }
+    return sum;
+}
+
+void fd_propose_name_caches(fd_proposer *p) {
+    const int32_t n = fd_trace_n_node(p->ref);
+    fd_proposed **found = calloc((size_t)n + 1, sizeof(fd_proposed *));
+    for (int32_t v = 0; found && v < n; v++) {
+        const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+        fd_proposed *pair[2];
+        if (strcmp(node->op, "kv_write") != 0 || fd_propose_is_named(p, v, NULL) || !pair_of(p, node->inputs[0], pair))
+            continue;
+        const double apart = further(p, node, pair);
+        if (fabs(apart) > SAME) found[v] = pair[apart > 0 ? 0 : 1];
+    }
+    for (int32_t v = 0; found && v < n; v++)
+        if (found[v]) found[v]->best[0].node = v;
+    free(found);
+}
