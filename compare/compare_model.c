@@ -7,6 +7,7 @@
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/mixed.h"
+#include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diff/token_split.h"
 #include "compare/doubt_values.h"
@@ -164,6 +165,13 @@ static fd_code look_for_mixed_class(fd_comparison *c, fd_class_source source, fd
         FD_TRY(fd_is_own_way(&ask, of, &error, &mixed, err));
         snprintf(r.text, sizeof r.text,
                  "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
+        if (!mixed) {
+            FD_TRY(fd_is_own_cache(&ask, of, &error, &mixed, err));
+            snprintf(r.text, sizeof r.text,
+                     "off by %.1g of it in no direction, as where K and V are kept in 8 bits or fewer with scales that "
+                     "the engine was given",
+                     error);
+        }
     }
     if (!mixed) return FD_OK;
     const char *at = e.named ? e.remaining[0].at : "";

@@ -40,7 +40,7 @@ typedef enum fd_guess {
     FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
-    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule */
+    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule; of a type that has a scale `n` is fd_scale_of */
 } fd_guess;
 
 typedef enum fd_mapped_rule {

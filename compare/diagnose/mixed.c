@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
 #include "faults/faults.h"
 
@@ -52,23 +53,36 @@ bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e) {
     return !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(graph->nodes, &best->hypothesis);
 }
 
+/* Is every tensor that departs what `h` makes of it? `h` with a node: that of its kind in each layer. */
+static fd_code fits_all(const fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *hypothesis,
+                        bool *yes, fd_error *err) {
+    fd_hypothesis h = *hypothesis;
+    *yes = true;
+    for (int32_t i = 0; i < ask->graph->n_node && *yes; i++) {
+        fd_diagnose_options there = *ask;
+        there.finding = &of->introduced[i];
+        if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
+        if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, yes, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
-    fd_hypothesis h = e->remaining[0].hypothesis;
+    const fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
     if (!e->named || !rounds_what_may_be(nodes, &h)) return FD_OK;
-    bool cache = h.node >= 0 && nodes[h.node].op == FD_OP_KV_WRITE; /* K's and V's are one property */
-    if (cache) h.node = -1, h.layer = FD_ANY_LAYER, h.ops = FD_OP_KV_WRITE + 1;
-    for (int32_t i = 0; i < ask->graph->n_node; i++) {
-        fd_diagnose_options there = *ask;
-        bool fits = true;
-        there.finding = &of->introduced[i];
-        if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
-        if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
-        if (!fits) return FD_OK;
+    if ((h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op) != FD_OP_KV_WRITE) return fits_all(ask, of, &h, yes, err);
+    /* K's and V's are one property as a rule; two rules of Q8_0 may both give the first one's values */
+    const fd_hypothesis one = h.node < 0 ? h : fd_hypothesis_everywhere(&h, ask->graph);
+    for (int i = 0; i < 4 && !*yes; i++) {
+        fd_hypothesis tried = one;
+        if (i < 2) tried.kind[0] = '\0';
+        if (i % 2 && one.other != FD_Q8_0) continue;
+        if (i % 2) tried.other = FD_ROUND_Q8_0_KEPT;
+        FD_TRY(fits_all(ask, of, &tried, yes, err));
     }
-    *yes = true;
     return FD_OK;
 }
 
