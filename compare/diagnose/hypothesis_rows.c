@@ -45,7 +45,8 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
     int32_t n_kv = pos0 + (int32_t)n_row;
     for (int64_t r = 0; r < n_row; r++)
         for (int64_t i = 0; i < width; i++)
-            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r)) rows[r * width + i] = -INFINITY;
+            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r))
+                rows[r * width + i] = h->first ? (float)h->value : -INFINITY;
 }
 
 /* A row of weights has `width` = n_head · n_kv elements. */
