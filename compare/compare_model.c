@@ -3,10 +3,12 @@
 
 #include "compare/diagnose/below_bounds.h"
 #include "compare/diagnose/class_by_bug.h"
+#include "compare/diagnose/earlier_layers.h"
 #include "compare/diagnose/first_layer.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/mixed.h"
+#include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diff/token_split.h"
 #include "compare/doubt_values.h"
@@ -95,9 +97,13 @@ static void add_inconclusive(fd_comparison *c, const fd_node_finding *f) {
 static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_explanation e;
-    if (!of->found || c->below.named || !fd_first_layer(c->o->graph, of)) return FD_OK;
+    if (!of->found || c->below.named) return FD_OK;
+    const bool is_first = !fd_first_layer(c->o->graph, of);
+    if (is_first && !fd_may_begin_earlier(&ask, of)) return FD_OK;
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
-    FD_TRY(fd_begin_at_first_layer(&ask, of, &e, err));
+    if (!is_first) FD_TRY(fd_begin_at_first_layer(&ask, of, &e, err));
+    FD_TRY(fd_begin_at_earlier_layer(&ask, of, &e, err));
+    fd_finding_missing(c->o->graph, of->finding, of);
     c->first = e;
     c->explained_node = of->first.node;
     c->explained_pos = of->first.pos;
@@ -165,6 +171,13 @@ static fd_code look_for_mixed_class(fd_comparison *c, fd_class_source source, fd
         FD_TRY(fd_is_own_way(&ask, of, &error, &mixed, err));
         snprintf(r.text, sizeof r.text,
                  "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
+        if (!mixed) {
+            FD_TRY(fd_is_own_cache(&ask, of, &error, &mixed, err));
+            snprintf(r.text, sizeof r.text,
+                     "off by %.1g of it in no direction, as where K and V are kept in 8 bits or fewer with scales that "
+                     "the engine was given",
+                     error);
+        }
     }
     if (!mixed) return FD_OK;
     const char *at = e.named ? e.remaining[0].at : "";

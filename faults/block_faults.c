@@ -75,13 +75,18 @@ static void q4_stride_16(const uint8_t *data, int64_t b, float *to) {
 
 typedef struct q4_k_bug {
     bool scale_late, high_first, plus_min, min_missing, low_bits_only, first_group, interleaved;
+    int other_group; /* 1: the next one's scale and minimum, -1: the one's before */
 } q4_k_bug;
+
+static int clamped(int group, int n_group) {
+    return group < 0 ? 0 : group >= n_group ? n_group - 1 : group;
+}
 
 static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
     const uint8_t *p = block + 4, *quants = block + 16;
     float d = half_at(block + (bug.scale_late ? 2 : 0)), dmin = half_at(block + 2);
     for (int group = 0; group < 8; group++) {
-        int g = bug.first_group ? 0 : group, j = g % 4;
+        int g = bug.first_group ? 0 : clamped(group + bug.other_group, 8), j = g % 4;
         int scale = g < 4 ? p[j] & 63 : (p[j + 8] & 15) | (bug.low_bits_only ? 0 : p[j] >> 6 << 4);
         int min = g < 4 ? p[j + 4] & 63 : p[j + 8] >> 4 | (bug.low_bits_only ? 0 : p[j + 4] >> 6 << 4);
         float s = d * (float)scale, m = bug.min_missing ? 0 : dmin * (float)min;
@@ -104,30 +109,42 @@ Q4_K_DECODER(min_missing, min_missing)
 Q4_K_DECODER(interleaved, interleaved)
 Q4_K_DECODER(unpack, low_bits_only)
 Q4_K_DECODER(first_group, first_group)
+static void q4_k_next(const uint8_t *data, int64_t b, float *to) {
+    q4_k(data + b * (int64_t)sizeof(fd_block_q4_K), (q4_k_bug){.other_group = 1}, to);
+}
+static void q4_k_before(const uint8_t *data, int64_t b, float *to) {
+    q4_k(data + b * (int64_t)sizeof(fd_block_q4_K), (q4_k_bug){.other_group = -1}, to);
+}
 
 /* ---- Q6_K: 256 elements, sixteen groups ---- */
 
 /* groups_a_scale: how many neighbouring groups of 16 wrongly share the first one's scale. quarters: how many of the four
- * of each half are written. */
-static void q6_k(const uint8_t *block, int groups_a_scale, int quarters, float *to) {
+ * of each half are written. other_group: as above. */
+static void q6_k(const uint8_t *block, int groups_a_scale, int quarters, int other_group, float *to) {
     const int8_t *scales = (const int8_t *)block + offsetof(fd_block_q6_K, scales);
     float d = half_at(block + offsetof(fd_block_q6_K, d));
     for (int e = 0; e < 256; e++) {
         int half = e / 128, quarter = e % 128 / 32, i = e % 32, group = e / 16;
         uint8_t low = block[half * 64 + (quarter & 1) * 32 + i], high = block[128 + half * 32 + i];
         int q = ((quarter < 2 ? low & 15 : low >> 4) | (high >> 2 * quarter & 3) << 4) - 32;
-        float value = d * (float)scales[group - group % groups_a_scale] * (float)q;
+        float value = d * (float)scales[clamped(group - group % groups_a_scale + other_group, 16)] * (float)q;
         to[e] = quarter < quarters ? value : 0.0f;
     }
 }
 static void q6_k_shared_scale(const uint8_t *data, int64_t b, float *to) {
-    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, 4, to);
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, 4, 0, to);
 }
 static void q6_k_first_group(const uint8_t *data, int64_t b, float *to) {
-    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, 4, to);
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, 4, 0, to);
 }
 static void q6_k_one_quarter(const uint8_t *data, int64_t b, float *to) {
-    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 1, 1, to);
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 1, 1, 0, to);
+}
+static void q6_k_next(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 1, 4, 1, to);
+}
+static void q6_k_before(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 1, 4, -1, to);
 }
 
 /* ---- F16 ---- */
@@ -158,6 +175,30 @@ BY_FORMAT(unpack, [FD_Q4_K] = q4_k_unpack)
 BY_FORMAT(unsigned_bytes, [FD_Q8_0] = q8_unsigned)
 BY_FORMAT(as_bf16, [FD_F16] = f16_as_bf16)
 
+/* Blocks with one scale take that of the block `by` further on, the last ones their own; others, a group's within the block. */
+static void scale_from(fd_fault_site *site, int64_t by, const block_fn groups[FD_DTYPE_LIMIT]) {
+    const fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+    const int64_t n = w.n_row * w.n_col, n_block = n / 32, bytes = w.dtype == FD_Q8_0 ? Q8_BYTES : Q4_BYTES;
+    const uint8_t *data = w.data;
+    if (w.dtype != FD_Q8_0 && w.dtype != FD_Q4_0) {
+        by_format(site, groups);
+        return;
+    }
+    float *values = fd_fault_new_weight(site, FD_F32, sizeof(float) * (uint64_t)n);
+#pragma omp parallel for if (n > FD_FAULT_MANY)
+    for (int64_t b = 0; b < n_block * (values != NULL); b++) {
+        const int64_t from = b + by < 0 || b + by >= n_block ? b : b + by;
+        const float scale = half_at(data + from * bytes);
+        if (w.dtype == FD_Q8_0)
+            q8(data + b * bytes + 2, scale, values + b * 32);
+        else
+            q4(data + b * bytes + 2, scale, false, values + b * 32);
+    }
+}
+FD_EDIT(scale_next, scale_from(site, 1, (const block_fn[FD_DTYPE_LIMIT]){[FD_Q4_K] = q4_k_next, [FD_Q6_K] = q6_k_next}))
+FD_EDIT(scale_before,
+        scale_from(site, -1, (const block_fn[FD_DTYPE_LIMIT]){[FD_Q4_K] = q4_k_before, [FD_Q6_K] = q6_k_before}))
+
 #define BLOCK(name, summary)                                                                                           \
     .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true
 
@@ -171,6 +212,13 @@ static const fd_fault rows[] = {
      .edit = shared_scale},
     {BLOCK("group_index_missing", "every group of a block is decoded with group 0's scale (Q4_K, Q6_K)"),
      .edit = first_group},
+    {BLOCK(
+         "next_scale",
+         "a block is decoded with the scale of the next one (Q8_0, Q4_0), a group with the next group's (Q4_K, Q6_K)"),
+     .edit = scale_next},
+    {BLOCK("scale_before", "a block is decoded with the scale of the one before (Q8_0, Q4_0), a group with that of the "
+                           "group before (Q4_K, Q6_K)"),
+     .edit = scale_before},
     {BLOCK("block_stride",
            "blocks are stepped over as if they held no scale: 32 bytes for 34 (Q8_0), 16 for 18 (Q4_0)"),
      .edit = block_stride},

@@ -26,7 +26,8 @@ bool fd_dot_is_blocks(fd_dot_type type) {
 }
 
 static fd_dot_type type_of_class(const fd_numerics_class *c) {
-    return c->int8_rows ? FD_DOT_INT8_ROW : c->u_factor > 0x1p-11 ? FD_DOT_BF16 : FD_DOT_F16;
+    if (c->int8_rows) return FD_DOT_INT8_ROW;
+    return c->u_factor > 0x1p-11 ? FD_DOT_BF16 : c->tiny_in < 0x1p-24 ? FD_DOT_TF32 : FD_DOT_F16;
 }
 
 static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
@@ -37,7 +38,7 @@ static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
 }
 
 bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight) {
-    return c->u_factor > 0 && node->layer >= 0 && !strstr(weight->name, "ffn_gate_inp");
+    return c->u_factor > 0 && (c->all_products || (node->layer >= 0 && !strstr(weight->name, "ffn_gate_inp")));
 }
 
 fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, int slot) {
@@ -178,6 +179,19 @@ static void round_bf16(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = bf16_to_f32(f32_to_bf16(x[i]));
 }
 
+/* To nearest even of 10 bits; beyond the largest it stays. */
+FD_FOR_EACH_CPU
+static void round_tf32(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        float rounded;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+        memcpy(&rounded, &bits, sizeof rounded);
+        x[i] = fabsf(rounded) <= FLT_MAX ? rounded : x[i];
+    }
+}
+
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
     if (type == FD_DOT_INT8) { /* ties go away from zero, as ggml's do */
         fd_dot_round_by(FD_BLOCKS_NEAREST, type, rows, n_row, width);
@@ -190,6 +204,7 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         if (!finite && fd_dot_is_blocks(type)) continue;
         if (type == FD_DOT_F16) round_f16(x, width);
         if (type == FD_DOT_BF16) round_bf16(x, width);
+        if (type == FD_DOT_TF32) round_tf32(x, width);
         if (type == FD_DOT_INT8_ROW) round_int8_row(x, width);
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
@@ -223,6 +238,7 @@ fd_code fd_dot_round_weight(const fd_numerics_class *c, const fd_node *node, con
     out->data = NULL;
     fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
     bool fits = (type == FD_DOT_F16 && weight->dtype == FD_F16) || (type == FD_DOT_BF16 && weight->dtype == FD_BF16);
+    fits |= type == FD_DOT_TF32 && (weight->dtype == FD_F16 || weight->dtype == FD_BF16);
     fits |= c->int8_rows && !c->int8_weights;
     if (type == FD_DOT_AS_IS || !(c->u_factor > 0) || fits) return FD_OK;
     out->dtype = FD_F32;

@@ -16,7 +16,8 @@ typedef enum fd_dot_type {
     FD_DOT_Q8_0,
     FD_DOT_Q8_K,
     FD_DOT_INT8,
-    FD_DOT_INT8_ROW
+    FD_DOT_INT8_ROW,
+    FD_DOT_TF32
 } fd_dot_type;
 
 /* How engines make int8 blocks of 32 otherwise, by mistake as a rule. */

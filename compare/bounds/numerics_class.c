@@ -92,9 +92,18 @@ static const fd_numerics_class table[] = {
     {.name = "mixed-f16",
      .summary = "binary16 factors, binary32 sums, some tensors of binary16 as recorded",
      MIXED(UF16, TINYF16)},
-    /* 10 explicit bits. Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
+    /* 10 explicit bits. cuBLAS rounds to nearest even, and leaves some shapes, single rows among them, in binary32. */
     {.name = "tf32",
-     .summary = "TF32 factors, binary32 sums and tensors",
+     .summary = "TF32 factors of products, of all or of some shapes, binary32 sums and tensors",
+     .either = true,
+     .u_in = UF16,
+     .u_attn = UF16,
+     .tiny_in = TINY32,
+     .u_acc = U32,
+     F32_OPS},
+    /* Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
+    {.name = "tf32-cut",
+     .summary = "TF32 factors that are cut off, binary32 sums and tensors",
      .in_truncates = true,
      .u_in = 2 * UF16,
      .u_attn = 2 * UF16,

@@ -101,17 +101,17 @@ static fd_explain_fit fit_of(const search *s, int32_t bug, const fd_projection *
     return fit;
 }
 
-static int32_t step_of(const search *s, int32_t pos) {
-    const fd_trace *trace = s->below.o->trace;
+static int32_t step_of(const fd_trace *trace, int32_t pos) {
     int32_t step = 0;
     while (step + 1 < fd_trace_n_step(trace) && fd_trace_steps(trace)[step + 1].pos0 <= pos) step++;
     return step;
 }
 
-static fd_node_finding finding_at(const search *s, int32_t node, const fd_projection *p) {
+fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
+                                 int32_t span_first) {
     return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
                              .node = node,
-                             .step = step_of(s, p->pos),
+                             .step = step_of(trace, p->pos),
                              .pos = p->pos,
                              .worst = p->element,
                              .candidate = p->candidate,
@@ -119,8 +119,8 @@ static fd_node_finding finding_at(const search *s, int32_t node, const fd_projec
                              .tau = p->tau,
                              .z = fabs(p->candidate - p->sound) / p->tau,
                              .reference = NAN,
-                             .n_element = fd_node_elements(&s->below.graph->nodes[node], p->pos + 1),
-                             .span_first = node};
+                             .n_element = fd_node_elements(&graph->nodes[node], p->pos + 1),
+                             .span_first = span_first};
 }
 
 /* Others of the table whose slope is 1 within three standard errors cannot be told from it. */
@@ -157,7 +157,7 @@ static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_
         const fd_projection *p = of_node(s, i, x->bug);
         if (!of_kind(s, i, x->kind) || (x->node >= 0 && i != x->node) || p->n_row == 0) continue;
         if (!slope_of(s, p, SHOWN_HERE).shown) continue;
-        of->suspect[i] = finding_at(s, i, p);
+        of->suspect[i] = fd_below_finding(graph, s->below.o->trace, i, p, i);
         if (graph->nodes[i].layer >= 0) layers[graph->nodes[i].layer] = true;
         if (first < 0) first = i;
         n++;

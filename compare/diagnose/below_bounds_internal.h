@@ -30,4 +30,12 @@ void fd_below_close(fd_below_search *search);
 /* Fills at[node], unless nothing is to be seen there. From several threads, each with a node of its own. */
 fd_code fd_below_look(fd_below_search *search, int32_t node, fd_error *err);
 
+/* Shows `look` the node's rows of the longest step: directions need many. */
+fd_code fd_below_look_with(const fd_diagnose_options *options, int32_t node, fd_diagnose_look_fn look, void *user,
+                           fd_error *err);
+
+/* Where a bug that `p` shows is largest. */
+fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
+                                 int32_t span_first);
+
 #endif

@@ -195,12 +195,17 @@ static int32_t longest_step(const fd_diagnose_options *o) {
     return best;
 }
 
-fd_code fd_below_look(fd_below_search *s, int32_t node, fd_error *err) {
-    fd_diagnose_options ask = *s->o;
+fd_code fd_below_look_with(const fd_diagnose_options *options, int32_t node, fd_diagnose_look_fn look_fn, void *user,
+                           fd_error *err) {
+    fd_diagnose_options ask = *options;
     int32_t step = longest_step(&ask);
     fd_node_finding here = {.node = node, .span_first = node, .step = step};
     if (step > 0) here.pos = fd_trace_steps(ask.trace)[step].pos0;
     ask.finding = &here;
     ask.whole_run = step > 0;
-    return fd_diagnose_look(&ask, look_here, s, err);
+    return fd_diagnose_look(&ask, look_fn, user, err);
+}
+
+fd_code fd_below_look(fd_below_search *s, int32_t node, fd_error *err) {
+    return fd_below_look_with(s->o, node, look_here, s, err);
 }

@@ -106,9 +106,9 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 
 /* ---- keys ---- */
 
-/* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf, that have none by
- * right, in every head of every row; `but_own`: their own rows may see them. */
-static uint64_t keys_without_weight(const fd_trial *t, bool but_own) {
+/* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf or h->value, that have none by
+ * right, in every head of every row; h->n: their own rows may see them. */
+static uint64_t keys_without_weight(const fd_trial *t, const fd_hypothesis *h) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
     int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
@@ -117,9 +117,10 @@ static uint64_t keys_without_weight(const fd_trial *t, bool but_own) {
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && zero; i++) {
         int64_t key = i % n_kv;
         bool visible = scores ? isfinite(t->all.plain.rows[i]) : t->all.plain.rows[i] > 0;
-        if (key > r->args.pos0 + i / stride - but_own || !visible) continue;
+        if (key > r->args.pos0 + i / stride - (h->n > 0) || !visible) continue;
         any |= 1ull << key;
         bool seen = scores ? isfinite(r->output[i]) : r->output[i] > 0 || r->output[i] < 0;
+        if (h->first) seen = r->output[i] < (float)h->value || r->output[i] > (float)h->value;
         if (seen) zero &= ~(1ull << key);
     }
     return zero & any;
@@ -139,6 +140,25 @@ static fd_code try_runs_of_keys(fd_trial *t, fd_hypothesis h, int32_t n_kv, fd_e
     return FD_OK;
 }
 
+/* Fewer may be equal because K's rows are. */
+enum { FEWEST_OF_ONE_NUMBER = 3 };
+
+/* Scores that depart, all with one number: what a mask writes there that is not -Inf. */
+static bool are_one_number(const fd_trial *t, double *number) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int64_t n = 0;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        const double c = (double)r->output[i], y = (double)plain->rows[i];
+        if (i % r->args.n_kv > r->args.pos0 + i / stride || fabs(c - y) <= (plain->tau ? plain->tau[i] : 0)) continue;
+        if (!isfinite(c) || (n > 0 && (c < *number || c > *number))) return false;
+        *number = c;
+        n++;
+    }
+    return n >= FEWEST_OF_ONE_NUMBER;
+}
+
 static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
     int32_t n_kv = args->n_kv, step = args->pos0 - args->batch_offset;
@@ -154,6 +174,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
                  {FD_KEYS_FAR, 2, 3},
                  {FD_KEYS_CHUNK, step > 0 ? step : 1, step}};
     if (node->op != args->node->op && node->op == FD_OP_ATTN_SCORES) return FD_OK; /* softmax's, then */
+    h.first = node->op == FD_OP_ATTN_SCORES && are_one_number(t, &h.value);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
@@ -165,7 +186,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
     h.other = 0;
     h.which = FD_KEYS_SET;
     for (h.n = 0; h.n < 2 && !fd_trial_fits(t); h.n++) {
-        h.keys = keys_without_weight(t, h.n > 0);
+        h.keys = keys_without_weight(t, &h);
         if (h.keys) FD_TRY(fd_trial_try(t, &h, err));
     }
     return node->op != args->node->op && n_kv <= 64 ? try_runs_of_keys(t, h, n_kv, err) : FD_OK;

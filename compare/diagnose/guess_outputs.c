@@ -1,8 +1,6 @@
 #include <math.h>
 
-#include "base/dtype.h"
 #include "compare/diagnose/guesses.h"
-#include "compare/diagnose/round_type.h"
 #include "compare/diagnose/solve.h"
 
 /* ---- values ---- */
@@ -65,28 +63,6 @@ static fd_code try_factors(fd_trial *t, const fd_node *node, fd_error *err) {
     FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
     h.before_bias = true;
     if (has_bias(node)) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
-    return FD_OK;
-}
-
-/* Any tensor's, then a cache's alone. */
-static const int32_t types[] = {FD_F16,  FD_BF16, FD_Q8_0,       FD_Q5_1,       FD_Q5_0,
-                                FD_Q4_1, FD_Q4_0, FD_ROUND_E4M3, FD_ROUND_E5M2, FD_ROUND_INT8};
-
-static int n_type(fd_op op) {
-    enum { ALL = sizeof types / sizeof *types };
-    return op == FD_OP_KV_WRITE ? ALL : 2;
-}
-
-static fd_code try_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
-    const bool gated = (node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL) && node->input[1] >= 0;
-    const bool factor = gated || (node->op == FD_OP_RMS_NORM && node->weight[0] >= 0);
-    const int n = n_type(node->op);
-    const int n_rule = gated ? FD_ROUNDED_TABLE + 1 : factor ? FD_ROUNDED_FACTOR + 1 : FD_ROUNDED_FACTOR;
-    for (int which = 0; which < n_rule; which++)
-        for (int i = 0; i < (which == FD_ROUNDED_RESULT ? n : 2) && !fd_trial_fits(t); i++) {
-            fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = node->id, .which = which, .other = types[i]};
-            FD_TRY(fd_trial_try(t, &h, err));
-        }
     return FD_OK;
 }
 
@@ -241,29 +217,6 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
-/* The same mistake at every node of an op, where the span has several: all norms, all additions to the stream. */
-static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
-    static const double factors[] = {0, 2, 0.5, -1};
-    fd_hypothesis h = {.guess = FD_GUESS_ROUNDED, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
-    int n = n_type((fd_op)(ops - 1));
-    for (int i = 0; i < n && !fd_trial_fits(t); i++) {
-        h.other = types[i];
-        FD_TRY(fd_trial_try(t, &h, err));
-    }
-    h = (fd_hypothesis){.guess = FD_GUESS_INPUT_FACTOR, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
-    for (h.which = 0; h.which < 2 && ops - 1 == FD_OP_ADD; h.which++) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
-    return FD_OK;
-}
-
-fd_code fd_guess_everywhere(fd_trial *t, fd_error *err) {
-    const fd_node *nodes = t->all.request->args.graph->nodes;
-    int32_t n_of[FD_OP_COUNT] = {0};
-    for (int32_t i = 0; i < t->n_span; i++)
-        if (++n_of[nodes[t->span[i]].op] == 2 && !fd_trial_fits(t))
-            FD_TRY(try_everywhere(t, (int32_t)nodes[t->span[i]].op + 1, err));
-    return FD_OK;
-}
-
 fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
@@ -274,7 +227,7 @@ fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
         if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
         FD_TRY(try_cap(t, node, err));
         if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
-        FD_TRY(try_rounding(t, node, err));
+        FD_TRY(fd_guess_rounding(t, node, err));
         FD_TRY(try_orders(t, node, false, err));
         if (i == t->n_span - 1 && has_bias(node)) FD_TRY(try_orders(t, node, true, err));
         FD_TRY(try_swapped_heads(t, node, err));

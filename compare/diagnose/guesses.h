@@ -34,15 +34,16 @@ fd_code fd_guess_values(fd_trial *trial, fd_error *err);
 fd_code fd_guess_cache_rows(fd_trial *trial, fd_hypothesis h, fd_error *err);
 fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 
-/* Rounding, or a branch times a factor, at all nodes of an op in the span together (guess_outputs.c). */
+/* Rounding, or a branch times a factor, at all nodes of an op in the span together; rounding at one (guess_rounding.c). */
 fd_code fd_guess_everywhere(fd_trial *trial, fd_error *err);
+fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);
 
 /* Of the node asked about: another tensor's elements, the right ones in another place, rows of other positions; then a clamp, and
  * numbers that every row or column has of its own (guess_places.c). */
 fd_code fd_guess_places(fd_trial *trial, fd_error *err);
 fd_code fd_guess_own_numbers(fd_trial *trial, fd_error *err);
 
-/* A factor, zeros, rounding, a softcap, another order of elements or rows, a tail that was not written
+/* A factor, zeros, a softcap, another order of elements or rows, a tail that was not written
  * (guess_outputs.c). */
 fd_code fd_guess_outputs(fd_trial *trial, fd_error *err);
 

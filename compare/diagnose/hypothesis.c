@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/diagnose/parameters.h"
+#include "compare/diagnose/round_scaled.h"
 
 const fd_hypothesis fd_no_hypothesis = {.guess = FD_GUESS_NONE, .node = -1, .layer = FD_ANY_LAYER};
 
@@ -147,6 +148,7 @@ bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n != 1;
     case FD_GUESS_CACHE: return h->which == FD_CACHE_UNKNOWN || h->n != 0;
     case FD_GUESS_OWN: return true;
+    case FD_GUESS_ROUNDED: return fd_is_scaled_type(h->other) && h->n >= FD_SCALE_STEP;
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->whole_batch;
     default: return false;
     }

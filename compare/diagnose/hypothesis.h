@@ -28,9 +28,9 @@ typedef enum fd_guess {
     FD_GUESS_MAPPED, /* what is read under number i of `n` is that of bits 4i … 4i + 3 of `keys`: `which` is fd_mapped_rule */
     FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,     /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
-    FD_GUESS_KEYS,      /* softmax does not see some keys: `which` is fd_key_rule */
-    FD_GUESS_BLOCKS,    /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
-    FD_GUESS_TOKEN,     /* an embedding reads the row of another token: `which` is fd_token_rule */
+    FD_GUESS_KEYS, /* softmax does not see some keys: `which` is fd_key_rule; with `first` their scores are `value`, not -Inf */
+    FD_GUESS_BLOCKS, /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
+    FD_GUESS_TOKEN,  /* an embedding reads the row of another token: `which` is fd_token_rule */
     /* how it computes */
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
@@ -42,7 +42,7 @@ typedef enum fd_guess {
     FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
-    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule */
+    FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule; of a type that has a scale `n` is fd_scale_of */
 } fd_guess;
 
 typedef enum fd_mapped_rule {

@@ -14,8 +14,8 @@ void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0
  * (hypothesis_cache.c). */
 void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
 
-/* FD_GUESS_ROUNDED: parts of a row that have a scale of their own. */
-int64_t fd_hypothesis_scales(const fd_hypothesis *h, const fd_node *node);
+/* FD_GUESS_ROUNDED: rows in place; and, with `tau`, their bounds in place, while the rows stay. */
+void fd_hypothesis_round(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);

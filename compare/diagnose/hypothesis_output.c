@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "compare/diagnose/hypothesis_internal.h"
-#include "compare/diagnose/round_type.h"
 
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
@@ -163,9 +162,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width)) rows[i] = times(h, out, i, rows[i]);
-    if (h->guess == FD_GUESS_ROUNDED)
-        fd_round_type_rows(h->other, rows, n_row * fd_hypothesis_scales(h, node),
-                           width / fd_hypothesis_scales(h, node));
+    if (h->guess == FD_GUESS_ROUNDED) fd_hypothesis_round(h, node, out, NULL);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, rows, sizeof *rows * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) rows[i] = moved(h, node, out, scratch + i / width * width, i % width);
@@ -188,9 +185,7 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)
             if (in_region(h, node, i, width) && !h->before_bias) tau[i] *= fabs(h->value);
-    if (h->guess == FD_GUESS_ROUNDED)
-        fd_round_type_bounds(h->other, out->rows, tau, out->n_row * fd_hypothesis_scales(h, node),
-                             width / fd_hypothesis_scales(h, node), scratch);
+    if (h->guess == FD_GUESS_ROUNDED) fd_hypothesis_round(h, node, out, tau);
     if (h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS) memcpy(scratch, tau, sizeof *tau * (size_t)n);
     if (h->guess == FD_GUESS_ORDER)
         for (int64_t i = 0; i < n; i++) tau[i] = scratch[i / width * width + source_of(h, node, i % width, width)];

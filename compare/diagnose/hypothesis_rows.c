@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compare/diagnose/hypothesis_internal.h"
+#include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
 #include "faults/tiles.h"
 #include "model/gguf/quant.h"
@@ -44,7 +45,8 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
     int32_t n_kv = pos0 + (int32_t)n_row;
     for (int64_t r = 0; r < n_row; r++)
         for (int64_t i = 0; i < width; i++)
-            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r)) rows[r * width + i] = -INFINITY;
+            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r))
+                rows[r * width + i] = h->first ? (float)h->value : -INFINITY;
 }
 
 /* A row of weights has `width` = n_head · n_kv elements. */
@@ -65,9 +67,26 @@ void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0
             fd_tile_weights((fd_tile_rule)h->which, h->n, rows + r * width + head * n_kv, pos0 + (int32_t)r + 1);
 }
 
-/* What has a scale of its own. */
-int64_t fd_hypothesis_scales(const fd_hypothesis *h, const fd_node *node) {
-    return h->other == FD_ROUND_INT8 && node->n_dim == 2 && !node->over_kv ? node->shape[0] : 1;
+void fd_hypothesis_round(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
+    if (!fd_is_scaled_type(h->other)) {
+        if (tau)
+            fd_round_type_bounds(h->other, out->rows, tau, out->n_row, out->width, out->scratch);
+        else
+            fd_round_type_rows(h->other, out->rows, out->n_row, out->width);
+        return;
+    }
+    const bool heads = node->n_dim == 2 && !node->over_kv;
+    const fd_scaled s = {.type = h->other,
+                         .scale = (fd_scale_of)h->n,
+                         .n_row = out->n_row,
+                         .width = out->width,
+                         .n_head = heads ? node->shape[0] : 1,
+                         .n_earlier = out->n_earlier < out->n_row ? out->n_earlier : 0,
+                         .candidate = out->candidate};
+    if (tau)
+        fd_round_scaled_bounds(&s, out->rows, tau);
+    else
+        fd_round_scaled(&s, out->rows);
 }
 
 /* Heads of a cache's rows, or the numbers of the chosen experts. */
@@ -89,9 +108,7 @@ static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
-    if (h->guess == FD_GUESS_ROUNDED)
-        fd_round_type_rows(h->other, rows, n_row * fd_hypothesis_scales(h, node),
-                           width / fd_hypothesis_scales(h, node));
+    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_TAIL && node->op == FD_OP_ATTN_MIX) {
         leave_out_tile(h, rows, pos0, n_row, width);
         return;

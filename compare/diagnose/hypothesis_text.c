@@ -5,6 +5,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/hypothesis_internal.h"
+#include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/parameters.h"
 #include "faults/tiles.h"
@@ -143,6 +144,24 @@ static void heads_text(uint64_t heads, char *to, size_t size) {
     if (at < size) snprintf(to + at, size - at, " alone)");
 }
 
+static void rounded_text(const fd_hypothesis *h, const fd_node *node, char *to, size_t size) {
+    static const char *const what[] = {
+        [FD_ROUNDED_RESULT] = "",
+        [FD_ROUNDED_INPUT] = "what it reads is ",
+        [FD_ROUNDED_BOTH] = "what it reads and what it gives are ",
+        [FD_ROUNDED_TABLE] = "gate and what up is multiplied by, as in a table, are ",
+    };
+    const bool caches = h->node < 0 && h->ops - 1 == FD_OP_KV_WRITE, scaled = fd_is_scaled_type(h->other);
+    char every[64] = "";
+    if (h->node < 0 && !caches && !h->kind[0])
+        snprintf(every, sizeof every, "every %s is ", fd_op_name((fd_op)(h->ops - 1)));
+    SAY("%s%srounded to %s%s", caches && !h->kind[0] ? "K and V are kept " : every,
+        h->which != FD_ROUNDED_FACTOR ? what[h->which]
+        : node->weight[0] >= 0        ? "what its weight multiplies is "
+                                      : "what up is multiplied by is ",
+        fd_round_type_name(h->other), scaled ? fd_scale_name((fd_scale_of)h->n) : "");
+}
+
 static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     to[0] = '\0';
     const fd_parameter *p = h->guess == FD_GUESS_PARAMETER ? &fd_parameters[h->which] : NULL;
@@ -235,17 +254,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_COPY:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS: fd_hypothesis_rows_text(h, graph, to, size); break;
-    case FD_GUESS_ROUNDED:
-        SAY("%s%s%srounded to %s", h->node < 0 ? fd_op_name((fd_op)(h->ops - 1)) : "",
-            h->node < 0 ? " everywhere: " : "",
-            h->which == FD_ROUNDED_FACTOR && node->weight[0] >= 0 ? "what its weight multiplies is "
-            : h->which == FD_ROUNDED_FACTOR                       ? "what up is multiplied by is "
-            : h->which == FD_ROUNDED_TABLE ? "gate and what up is multiplied by, as in a table, are "
-            : h->which == FD_ROUNDED_INPUT ? "what it reads is "
-            : h->which == FD_ROUNDED_BOTH  ? "what it reads and what it gives are "
-                                           : "",
-            fd_round_type_name(h->other));
-        break;
+    case FD_GUESS_ROUNDED: rounded_text(h, node, to, size); break;
     }
 }
 

@@ -1,5 +1,6 @@
 /* What attention does with its keys and its cache, in one line. */
 #include <stdio.h>
+#include <string.h>
 
 #include "compare/diagnose/hypothesis_internal.h"
 #include "faults/tiles.h"
@@ -124,6 +125,8 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
 
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     if (h->guess == FD_GUESS_KEYS) keys_text(h, to, size);
+    if (h->guess == FD_GUESS_KEYS && h->first)
+        snprintf(to + strlen(to), size - strlen(to), ", and makes their scores %.6g, not -Inf", h->value);
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);

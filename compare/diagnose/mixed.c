@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
 #include "faults/faults.h"
 
@@ -75,25 +76,42 @@ static bool rounds_factors(const fd_graph *graph, const fd_attribution *of, cons
     return graph->nodes[h->node].op == FD_OP_MATMUL && most_products(graph, of);
 }
 
+/* Is every tensor that departs what `h` makes of it? `h` with a node: that of its kind in each layer. */
+static fd_code fits_all(const fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *hypothesis,
+                        bool *yes, fd_error *err) {
+    fd_hypothesis h = *hypothesis;
+    const bool factors = h.which == FD_ROUNDED_INPUT;
+    *yes = true;
+    for (int32_t i = 0; i < ask->graph->n_node && *yes; i++) {
+        fd_diagnose_options there = *ask;
+        there.finding = &of->introduced[i];
+        if (factors) h.ops = (ask->graph->nodes[i].op == FD_OP_EXPERT_MATMUL ? FD_OP_EXPERT_MATMUL : FD_OP_MATMUL) + 1;
+        if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
+        if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, yes, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
-    fd_hypothesis h = e->remaining[0].hypothesis;
+    const fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
     if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
-    bool cache = h.node >= 0 && nodes[h.node].op == FD_OP_KV_WRITE; /* K's and V's are one property */
-    const bool factors = h.which == FD_ROUNDED_INPUT;               /* of all products, those in spans as well */
-    if (cache || factors) h.ops = (int32_t)nodes[h.node].op + 1, h.node = -1, h.layer = FD_ANY_LAYER;
-    for (int32_t i = 0; i < ask->graph->n_node; i++) {
-        fd_diagnose_options there = *ask;
-        bool fits = true;
-        there.finding = &of->introduced[i];
-        if (factors) h.ops = (nodes[i].op == FD_OP_EXPERT_MATMUL ? FD_OP_EXPERT_MATMUL : FD_OP_MATMUL) + 1;
-        if (h.node >= 0 && of->first.span_first == of->first.node) h.node = i;
-        if (of->introduced[i].finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, &fits, err));
-        if (!fits) return FD_OK;
+    const fd_op op = h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op;
+    fd_hypothesis factors = h; /* of all products, those in spans as well */
+    factors.ops = (int32_t)op + 1, factors.node = -1, factors.layer = FD_ANY_LAYER;
+    if (h.which == FD_ROUNDED_INPUT) return fits_all(ask, of, &factors, yes, err);
+    if (op != FD_OP_KV_WRITE) return fits_all(ask, of, &h, yes, err);
+    /* K's and V's are one property as a rule; two rules of Q8_0 may both give the first one's values */
+    const fd_hypothesis one = h.node < 0 ? h : fd_hypothesis_everywhere(&h, ask->graph);
+    for (int i = 0; i < 4 && !*yes; i++) {
+        fd_hypothesis tried = one;
+        if (i < 2) tried.kind[0] = '\0';
+        if (i % 2 && one.other != FD_Q8_0) continue;
+        if (i % 2) tried.other = FD_ROUND_Q8_0_KEPT;
+        FD_TRY(fits_all(ask, of, &tried, yes, err));
     }
-    *yes = true;
     return FD_OK;
 }
 

@@ -245,6 +245,8 @@ bool fd_case_leaves_nothing(const fd_class_case *c) {
 bool fd_case_shown(const fd_class_case *c) {
     if (c->n_plain > 0 && c->n_plain_needed == 0) return false; /* what is seen best says no */
     /* values show a class of 16 bits, where they do not refute it; and repeated factors show themselves */
-    bool of_16_bits = c->numerics->u_out > 0x1p-24 || (c->numerics->u_shown > 0 && 2 * c->n_plain_needed > c->n_plain);
+    const bool most_plain = 2 * c->n_plain_needed > c->n_plain;
+    if (c->numerics->either) return c->products && most_plain; /* through others, any rounding looks like it */
+    bool of_16_bits = c->numerics->u_out > 0x1p-24 || (c->numerics->u_shown > 0 && most_plain);
     return c->products && (of_16_bits || (c->attention && c->n_seen > 0 && 2 * c->n_seen >= c->n_needed));
 }

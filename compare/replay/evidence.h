@@ -114,6 +114,10 @@ bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_cl
 /* All products of the layers that were seen have more digits than the class, of mixed precision, leaves them. */
 bool fd_evidence_products_are_wide(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
+/* Of a class whose products round by their shape, products of one shape at one position, some of which do and some of which do not: a bug
+ * then, or another class. */
+bool fd_evidence_shapes_disagree(const fd_evidence *evidence, const fd_class_case *c);
+
 /* Logits alone were seen, and they are what binary32 gives, rounded to 16 bits at the end. */
 bool fd_evidence_is_one_rounding(const fd_evidence *evidence);
 

@@ -77,3 +77,38 @@ bool fd_evidence_other_kernel(const fd_evidence *e, const fd_class_case *c, cons
     }
     return false;
 }
+
+/* ---- products that round by their shape ---- */
+
+/* What a row shows of its product: 1, that factors were rounded, which the finest class does not do; 0, that they were not; -1: nothing. */
+static int rounds_factors(const fd_evidence *e, const fd_class_case *c, int64_t row) {
+    if (c->rows[row].z < 0 || e->finest[row].z < 0) return -1;
+    if (e->finest[row].z <= 1) return 0;
+    return c->rows[row].z <= 1 ? 1 : -1;
+}
+
+/* A bias may be added by another kernel, or by the product's own. */
+static bool of_one_shape(const fd_graph *graph, const fd_node *a, const fd_node *b) {
+    const fd_weight *of_a = &graph->weights[a->weight[0]], *of_b = &graph->weights[b->weight[0]];
+    return of_a->n_row == of_b->n_row && of_a->n_col == of_b->n_col && (a->weight[1] < 0) == (b->weight[1] < 0);
+}
+
+/* Few of many positions: errors that happen to be small. */
+enum { FEW_DISAGREE_OF = 8 };
+
+bool fd_evidence_shapes_disagree(const fd_evidence *e, const fd_class_case *c) {
+    const fd_node *nodes = e->graph->nodes;
+    int32_t n = 0, n_disagree = 0;
+    for (int32_t i = 0; i < e->graph->n_node && c->numerics->either; i++)
+        for (int32_t j = i + 1; j < e->graph->n_node && nodes[i].op == FD_OP_MATMUL; j++) {
+            if (nodes[j].op != FD_OP_MATMUL || e->n_way[i] + e->n_way[j] > 0) continue;
+            if (!of_one_shape(e->graph, &nodes[i], &nodes[j])) continue;
+            for (int32_t p = 0; p < e->n_slot; p++) {
+                const int a = rounds_factors(e, c, (int64_t)i * e->n_slot + p),
+                          b = rounds_factors(e, c, (int64_t)j * e->n_slot + p);
+                n += a >= 0 && b >= 0;
+                n_disagree += a >= 0 && b >= 0 && a != b;
+            }
+        }
+    return FEW_DISAGREE_OF * n_disagree > n;
+}

@@ -59,6 +59,15 @@ static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, 
            !may_leave_narrow(e, c, node);
 }
 
+/* A position that was a step by itself: where a product rounds by its shape, one row is not rounded. */
+static bool is_step_alone(const fd_evidence *e, int32_t slot) {
+    const int32_t pos = slot < MOST_SLOTS / 2 ? slot : slot + e->n_pos - e->n_slot;
+    const fd_trace_step *steps = fd_trace_steps(e->trace);
+    for (int32_t i = 0; i < fd_trace_n_step(e->trace); i++)
+        if (steps[i].pos0 == pos) return steps[i].n_pos == 1;
+    return false;
+}
+
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
  * whose errors are far smaller than the class's. */
 static tally count_rows(const fd_class_case *c, int32_t node) {
@@ -69,6 +78,7 @@ static tally count_rows(const fd_class_case *c, int32_t node) {
     for (int32_t p = sums ? 1 : 0; p < e->n_slot; p++) {
         int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || !(c->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
+        if (c->numerics->either && e->finest[at].z <= 1 && is_step_alone(e, p)) continue;
         t.rounded++;
         t.needed += !(e->finest[at].z <= 1);
         t.spared += e->finest[at].z <= 1 && c->rows[at].z < FAR_SMALLER;
@@ -101,7 +111,10 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
     bool product = is_product(node->op);
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
-    bool repeats = c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
+    const bool asked = c->numerics->either && node->op == FD_OP_MATMUL && e->n_way[node->id] == 0; /* factors.h */
+    if (c->numerics->either && of_attention(node->op)) return; /* its small products stay in binary32 as a rule */
+    bool repeats =
+        asked || c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
     if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
     tally rows = repeats ? count_repeated(c, node->id) : count_rows(c, node->id);
     if (rows.rounded == 0) return;

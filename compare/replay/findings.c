@@ -104,6 +104,7 @@ void fd_finding_missing(const fd_graph *graph, const uint8_t *found, fd_attribut
     enum { FOR_COUNT = sizeof " and 1000000 more" };
     size_t at = 0;
     int32_t n_more = 0;
+    a->missing[0] = '\0';
     for (int32_t i = a->first.span_first; a->found && i < a->first.node; i++) {
         const char *name = graph->nodes[i].name;
         if (found[i] != FD_FOUND_NOTHING) continue;

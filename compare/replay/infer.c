@@ -173,7 +173,9 @@ static bool sums_as_tight(const fd_numerics_class *wide, const fd_class_need *ne
 static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
     for (int32_t i = 1; i < c->n; i++)
         for (int32_t j = 1; j < c->n && !c->refuted[i]; j++) {
-            if (c->at[i].numerics->replays_inputs || !c->at[j].numerics->replays_inputs || c->refuted[j]) continue;
+            if (c->at[i].numerics->replays_inputs || c->at[i].numerics->either || !c->at[j].numerics->replays_inputs ||
+                c->refuted[j])
+                continue;
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
             bool other_sums = sums_as_tight(c->at[i].numerics, &need);
             if (!other_sums && !has_room_alone(&need)) continue;

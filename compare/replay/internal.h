@@ -25,6 +25,7 @@ struct fd_replay {
     uint32_t k_type, v_type; /* FD_Q8_0, Q4_0, …: the trace says that rows of K, of V, are such blocks; else FD_F32 */
     int32_t pos0, n_pos, n_kv;
     fd_weight rounded_weight;              /* the last one that the class rounds; its data is owned */
+    fd_numerics_class of_product;          /* factors.h */
     int32_t rounded;                       /* which node's; -1: none */
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */

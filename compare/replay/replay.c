@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/replay/factors.h"
 #include "model/gguf/quant.h"
 
 /* ---- opening ---- */
@@ -249,6 +250,9 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     if (code == FD_OK)
         code = exact ? fd_replay_run_exact(replay, args, replay->y, err)
                      : fd_replay_run_with_samples(replay, node, args, err);
+    const fd_numerics_class *of_product = NULL;
+    if (code == FD_OK) code = fd_replay_choose_factors(replay, node, args, &of_product, err);
+    if (of_product) bound.numerics = of_product;
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
     free(table);
     free(input_error);

@@ -131,6 +131,7 @@ static bool take_case(void *user, int32_t i) {
     /* it takes 16-bit values as they come */
     const bool mixed = own->numerics->u_shown > 0;
     bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, own->numerics));
+    room_alone |= c->n > 0 && fd_evidence_shapes_disagree(s->seen, own);
     bool refuted = c->refuted[c->n] = c->n > 0 && !of_the_type && (fd_case_refuted(own) || room_alone);
     c->n++;
     if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
+#include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
@@ -23,16 +24,45 @@ static void in_q8_0_of_floats(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * width; i++)
         if (!(fabsf(rows[i]) > 0)) rows[i] = -0.0f;
 }
-static void in_e4m3(const fd_op_args *args) {
-    int64_t width = fd_node_width(args->node);
+
+/* Rows of a cache with scales: largest values, or numbers that stand in the engine. */
+static void in_scaled(const fd_op_args *args, int32_t type, fd_scale_of scale, float given) {
+    const int64_t width = fd_node_width(args->node), n = args->n_pos * width;
+    float *rows = (float *)args->out + args->pos0 * width;
+    const fd_scaled how = {
+        .type = type, .scale = scale, .n_row = args->n_pos, .width = width, .n_head = args->node->shape[0]};
     run_clean(args);
-    fd_round_type_rows(FD_ROUND_E4M3, (float *)args->out + args->pos0 * width, args->n_pos, width);
+    for (int64_t i = 0; i < n; i++) rows[i] /= given;
+    fd_round_scaled(&how, rows);
+    for (int64_t i = 0; i < n; i++) rows[i] *= given;
+}
+static void in_e4m3(const fd_op_args *args) {
+    in_scaled(args, FD_ROUND_E4M3, FD_SCALE_NONE, 1);
+}
+static void in_e4m3_with_a_given_scale(const fd_op_args *args) {
+    in_scaled(args, FD_ROUND_E4M3, FD_SCALE_NONE, 0.05f);
+}
+static void in_int8(const fd_op_args *args) {
+    in_scaled(args, FD_ROUND_INT8, FD_SCALE_HEAD, 1);
+}
+static void in_int8_a_row(const fd_op_args *args) {
+    in_scaled(args, FD_ROUND_INT8, FD_SCALE_ROW, 1);
+}
+static void in_int8_a_step(const fd_op_args *args) {
+    in_scaled(args, FD_ROUND_INT8, FD_SCALE_STEP, 1);
 }
 
-static void in_int8(const fd_op_args *args) {
-    int64_t n_head = args->node->shape[0], dim = args->node->shape[1];
+static void in_int8_with_a_given_scale(const fd_op_args *args) {
+    const int64_t n = args->n_pos * fd_node_width(args->node);
+    float *rows = (float *)args->out + args->pos0 * fd_node_width(args->node);
+    const float scale = 0.09f;
     run_clean(args);
-    fd_round_type_rows(FD_ROUND_INT8, (float *)args->out + args->pos0 * n_head * dim, args->n_pos * n_head, dim);
+    for (int64_t i = 0; i < n; i++) rows[i] = fminf(fmaxf(rintf(rows[i] / scale), -127), 127) * scale;
+}
+static void in_q8_0_by_division(const fd_op_args *args) {
+    int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    fd_round_type_rows(FD_ROUND_Q8_0_KEPT, (float *)args->out + args->pos0 * width, args->n_pos, width);
 }
 
 static void kept_in_bfloat16(const fd_op_args *args) {
@@ -91,29 +121,77 @@ Test(kept_rounded, an_activation_from_a_table_in_16_bits_everywhere_is_no_bug_an
     close_model(&b);
 }
 
+/* `nodes`: a suffix. The name is asked for where it can be found: a given scale shows in recorded rows alone. */
+typedef struct kept_case {
+    const char *nodes;
+    fd_override_fn how;
+    const char *const *tensors;
+    const char *type;
+    bool unnamed;
+} kept_case;
+
+static fd_verdict judged_with(const bench *b, const kept_case *c, bool everywhere) {
+    fd_graph *faulty;
+    fd_error err = {0};
+    must(fd_graph_clone(b->graph, &faulty, &err), &err);
+    for (int32_t k = 0; k < faulty->n_node; k++) {
+        fd_node *node = &faulty->nodes[k];
+        if (fd_node_is_kv_cache(node) && strstr(node->name, c->nodes) && (everywhere || node->layer == 2))
+            node->override = c->how;
+    }
+    const fd_verdict v =
+        judged(b, faulty, (recording){.emulated = "f32", .numerics = "unknown", .tensors = *c->tensors});
+    fd_graph_free(faulty);
+    return v;
+}
+
 Test(kept_rounded, a_cache_kept_in_blocks_or_8_bits_everywhere_is_no_bug_and_in_one_layer_is) {
-    static const struct {
-        fd_override_fn how;
-        const char *type;
-    } kept[] = {
-        {in_q8_0, "Q8_0"}, {in_q8_0_of_floats, "Q8_0"}, {in_e4m3, "e4m3"}, {in_int8, "int8 with one scale a head"}};
+    static const kept_case cases[] = {
+        {"cache_", in_q8_0, &fused, "Q8_0", false},
+        {"cache_", in_q8_0_of_floats, &all, "Q8_0", false},
+        {"cache_", in_q8_0_by_division, &fused, "Q8_0", false},
+        {"cache_", in_e4m3, &all, "(e4m3)", false},
+        {"cache_", in_e4m3_with_a_given_scale, &all, "(e4m3) with one scale for all rows", false},
+        {"cache_", in_e4m3_with_a_given_scale, &fused, "with scales that the engine was given", true},
+        {"cache_", in_int8, &all, "int8 with one scale a head", false},
+        {"cache_", in_int8_a_row, &fused, "K and V are kept rounded to int8 with one scale a row", false},
+        {"cache_v", in_int8_a_row, &fused, "int8 with one scale a row", false},
+        {"cache_", in_int8_a_step, &fused, "int8 with one scale a step", false},
+        {"cache_", in_int8_with_a_given_scale, &all, "int8 with one scale for all rows", false},
+        {"cache_", in_int8_with_a_given_scale, &layers, "with scales that the engine was given", true},
+    };
     bench b = open_bench(models[0], (recording){0});
-    for (int i = 0; i < 8; i++) {
-        bool everywhere = i % 2;
-        fd_graph *faulty;
-        fd_error err = {0};
-        must(fd_graph_clone(b.graph, &faulty, &err), &err);
-        for (int32_t k = 0; k < faulty->n_node; k++)
-            if (fd_node_is_kv_cache(&faulty->nodes[k]) && (everywhere || faulty->nodes[k].layer == 2))
-                faulty->nodes[k].override = kept[i / 2].how;
-        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = i < 2 ? fused : all};
-        fd_verdict v = judged(&b, faulty, how);
-        const fd_explanation *e = &v.diagnosis.explanation;
-        cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%d: %s", i, fd_verdict_status_name(v.status));
-        const char *said = everywhere && v.reasons.n ? v.reasons.items[0].text : e->remaining[0].summary;
-        cr_expect(strstr(said, kept[i / 2].type), "%d: %s", i, said);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int everywhere = 0; everywhere < 2; everywhere++) {
+            fd_verdict v = judged_with(&b, &cases[i], everywhere);
+            const fd_explanation *e = &v.diagnosis.explanation;
+            cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%zu: %s", i,
+                         fd_verdict_status_name(v.status));
+            const char *said = everywhere && v.reasons.n ? v.reasons.items[0].text : e->remaining[0].summary;
+            cr_expect(strstr(said, cases[i].type) || (!everywhere && cases[i].unnamed), "%zu: %s", i, said);
+            cr_expect(everywhere || e->layer == 2, "%zu: layer %d", i, e->layer);
+            fd_verdict_free(&v);
+        }
+    close_model(&b);
+}
+
+/* What is no cache is none: the first position of keys makes no error, and a factor has a direction. */
+static void turned_less(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), dim = args->node->shape[1];
+    float *rows = (float *)args->out + args->pos0 * width;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * width; i++)
+        if (i % dim == 3) rows[i] = rows[i] * 0.8f + 0.05f;
+}
+
+Test(kept_rounded, a_bug_of_keys_or_values_in_every_layer_is_no_way_to_keep_them) {
+    static const kept_case cases[] = {{"cache_k", turned_less, &fused, "", true},
+                                      {"cache_v", turned_less, &fused, "", true}};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_verdict v = judged_with(&b, &cases[i], true);
+        cr_expect_eq(v.status, FD_DIVERGED, "%zu: %s", i, fd_verdict_status_name(v.status));
         fd_verdict_free(&v);
-        fd_graph_free(faulty);
     }
     close_model(&b);
 }
@@ -128,7 +206,7 @@ Test(kept_rounded, eight_bit_floating_point_rounds_to_nearest_even_and_ends_at_i
         {FD_ROUND_E5M2, 1.125f, 1},        {FD_ROUND_E5M2, 60000, 57344},       {FD_ROUND_E5M2, 0x1p-16f, 0x1p-16f}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float x = cases[i].x;
-        fd_round_type_rows(cases[i].type, &x, 1, 1);
+        fd_round_scaled(&(fd_scaled){.type = cases[i].type, .n_row = 1, .width = 1, .n_head = 1}, &x);
         cr_expect_eq(x, cases[i].rounded, "%a gives %a", cases[i].x, x);
     }
 }
@@ -136,9 +214,46 @@ Test(kept_rounded, eight_bit_floating_point_rounds_to_nearest_even_and_ends_at_i
 Test(kept_rounded, int8_rows_have_a_scale_each) {
     float rows[2][3] = {{254, 2.9f, -5.2f}, {-1.27f, 0.014f, 0}};
     const float rounded[2][3] = {{254, 2, -6}, {-1.27f, 0.01f, 0}};
-    fd_round_type_rows(FD_ROUND_INT8, rows[0], 2, 3);
+    fd_round_scaled(&(fd_scaled){.type = FD_ROUND_INT8, .scale = FD_SCALE_ROW, .n_row = 2, .width = 3, .n_head = 1},
+                    rows[0]);
     for (int i = 0; i < 6; i++)
         cr_expect_float_eq(rows[i / 3][i % 3], rounded[i / 3][i % 3], 1e-6, "%d: %g", i, (double)rows[i / 3][i % 3]);
+}
+
+/* Rows kept with scales that stand nowhere: they are found from the rows, and give them back. */
+Test(kept_rounded, a_given_scale_is_found_from_what_was_kept) {
+    static const int32_t types[] = {FD_ROUND_E4M3, FD_ROUND_E5M2, FD_ROUND_INT8};
+    enum { ROWS = 9, WIDTH = 8 };
+    for (int scale = FD_SCALE_FITTED; scale <= FD_SCALE_ELEMENT_FITTED; scale++)
+        for (int t = 0; t < 3; t++) {
+            float right[ROWS * WIDTH], kept[ROWS * WIDTH], rows[ROWS * WIDTH], given = 1;
+            double tau[ROWS * WIDTH] = {0};
+            fd_scaled how = {.type = types[t], .n_row = 1, .width = 1, .n_head = 1};
+            for (int i = 0; i < ROWS * WIDTH; i++) {
+                right[i] = sinf((float)(i * i) / 9) * (i % 5 ? 1 : 0.01f);
+                if (scale == FD_SCALE_ELEMENT_FITTED) given = 0.02f * (float)(1 + i % WIDTH);
+                if (scale == FD_SCALE_HEAD_FITTED) given = i % WIDTH < 4 ? 0.015f : 0.04f;
+                if (scale == FD_SCALE_FITTED) given = 0.017f;
+                kept[i] = right[i] / given;
+                if (types[t] == FD_ROUND_INT8)
+                    kept[i] = rintf(kept[i]) * given;
+                else
+                    fd_round_scaled(&how, &kept[i]), kept[i] *= given;
+            }
+            how = (fd_scaled){.type = types[t],
+                              .scale = (fd_scale_of)scale,
+                              .n_row = ROWS,
+                              .width = WIDTH,
+                              .n_head = 2,
+                              .candidate = kept};
+            memcpy(rows, right, sizeof rows);
+            fd_round_scaled_bounds(&how, right, tau);
+            fd_round_scaled(&how, rows);
+            for (int i = 0; i < ROWS * WIDTH; i++)
+                cr_expect(fabs((double)rows[i] - (double)kept[i]) <= tau[i] && tau[i] <= 1e-5,
+                          "%d of type %d, scale %d: %g, kept %g, bound %g", i, types[t], scale, (double)rows[i],
+                          (double)kept[i], tau[i]);
+        }
 }
 
 Test(kept_rounded, rounding_to_blocks_gives_whole_steps_and_leaves_rows_with_nan) {

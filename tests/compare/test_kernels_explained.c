@@ -152,6 +152,43 @@ Test(kernels, kernels_put_together_wrongly_are_named_with_everything_recorded_an
     close_model(&b);
 }
 
+/* Masks that write a number where -Inf belongs. */
+static void scores_masked_by(const fd_op_args *args, bool (*hidden)(int32_t key, int32_t own), float number) {
+    const int64_t each = (int64_t)args->node->shape[0] * args->n_kv;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * each; i++)
+        if (hidden((int32_t)(i % args->n_kv), args->pos0 + (int32_t)(i / each))) ((float *)args->out)[i] = number;
+}
+static bool older_than_3(int32_t key, int32_t own) {
+    return key <= own - 3;
+}
+static void window_of_zeros(const fd_op_args *args) {
+    scores_masked_by(args, older_than_3, 0);
+}
+static void page_of_ten_thousand(const fd_op_args *args) {
+    scores_masked_by(args, in_the_lost_page, -1e4f);
+}
+static void zeros_in_window(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = window_of_zeros;
+}
+static void number_in_page(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = page_of_ten_thousand;
+}
+
+Test(kernels, a_mask_that_writes_a_number_for_minus_infinity_is_named_at_the_scores) {
+    static const guessed masks[] = {
+        {"attn_scores", zeros_in_window, "keys_hidden",
+         "all but the last 3 positions, and makes their scores 0, not -Inf"},
+        {"blk.2.attn_scores", number_in_page, "keys_hidden",
+         "hides positions 2, 3, and makes their scores -10000, not -Inf"},
+    };
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) expect_guess(&b, &masks[i], all, "f32", true);
+    close_model(&b);
+}
+
 /* V of the first step zero, for good or until its batch is over: equal there, not in decode. */
 Test(kernels, explanations_that_are_equal_in_a_first_step_are_told_apart_by_later_ones) {
     static const char *const faults[] = {"kv_stale_v@2", "v_first_step_lost@2", "v_never_written@2"};

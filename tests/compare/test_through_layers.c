@@ -38,3 +38,36 @@ Test(through_layers, one_kind_of_node_of_every_layer_is_named_from_logits_alone)
         close_model(&b);
     }
 }
+
+/* ---- engines of 16 bits: the bounds of a layer's output have room for a bug in the first layers ---- */
+
+static void base_twice(fd_node *node) {
+    if (node->op == FD_OP_ROPE) node->rope.base *= 2;
+}
+
+static const layers_case of_16_bits[] = {
+    {"RoPE has twice the base", base_twice, "other_rope_base", "RoPE base 2e+06; the file says 1e+06"},
+};
+
+Test(through_layers, a_bug_found_in_a_later_layer_begins_where_its_direction_shows_first) {
+    bench b = open_bench(models[1], (recording){0});
+    for (size_t i = 0; i < sizeof of_16_bits / sizeof *of_16_bits; i++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t k = 0; k < faulty->n_node; k++)
+            if (faulty->nodes[k].layer >= 0) of_16_bits[i].edit(&faulty->nodes[k]);
+        recording how = {.emulated = "hf-bf16", .numerics = "unknown", .tensors = "token_embd,*l_out,logits"};
+        fd_verdict v = judged(&b, faulty, how);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(v.divergence.node, "blk.0.l_out", "%s: %s", of_16_bits[i].what, v.divergence.node);
+        cr_expect(e->named, "%s", of_16_bits[i].what);
+        cr_expect_str_eq(e->remaining[0].name, of_16_bits[i].name, "%s: %s", of_16_bits[i].what,
+                         e->remaining[0].summary);
+        cr_expect(strstr(e->remaining[0].summary, of_16_bits[i].summary), "%s: %s", of_16_bits[i].what,
+                  e->remaining[0].summary);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}

@@ -1,0 +1,111 @@
+#include "compare/diagnose/own_cache.h"
+
+#include <math.h>
+
+#include "compare/diagnose/round_scaled.h"
+#include "compare/diagnose/round_type.h"
+#include "compare/diagnose/trial_rows.h"
+
+/* Of the size of the result: four bits leave an eighth of a value. */
+#define MOST_ERROR 0.2
+/* Between rows: how much larger the errors are than those of a rounding that is known. A bug that spares the first position, as all of
+ * keys do, or grows with it is far outside. */
+#define MOST_APART 4.0
+/* Along the result, of the error; of a factor all of it is. Values so many times as large as most are left aside: a stream has a few that
+ * outweigh all others. */
+#define MOST_ALONG  0.4
+#define OUTSTANDING 4.0
+/* Of the error in one eighth of the elements. */
+#define LEAST_PART 0.25
+enum { PARTS = 8, FEWEST_ROWS = 3 };
+
+typedef struct own_cache {
+    bool is;
+    double error; /* relative, the largest so far */
+} own_cache;
+
+/* What rounding leaves of a value goes with it, or with the largest of its row or step. */
+static const struct {
+    int32_t type;
+    fd_scale_of scale;
+} known[] = {{FD_ROUND_E4M3, FD_SCALE_NONE}, {FD_ROUND_INT8, FD_SCALE_ROW}, {FD_ROUND_INT8, FD_SCALE_STEP}};
+
+/* The errors in each row are so many times the change by a rounding that is known. */
+static fd_code goes_with(const fd_trial_rows *rows, int which, bool *yes, fd_error *err) {
+    const fd_explain_request *r = rows->request;
+    const fd_hypothesis h = {.guess = FD_GUESS_ROUNDED,
+                             .node = -1,
+                             .layer = FD_ANY_LAYER,
+                             .ops = FD_OP_KV_WRITE + 1,
+                             .other = known[which].type,
+                             .n = known[which].scale};
+    double least = INFINITY, most = 0;
+    fd_variant v;
+    FD_TRY(fd_evaluate(rows->bench, &h, r->args.node->id, false, &v, err));
+    bool known_all = v.state == FD_VARIANT_COMPUTED && r->args.n_pos - r->n_unjudged >= FEWEST_ROWS;
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos && known_all; p++) {
+        const double change = fd_trial_change_of_row(rows, v.rows, p);
+        const double times = fd_trial_change_of_row(rows, r->output, p) / change;
+        known_all = times > 0 && isfinite(times);
+        least = fmin(least, times);
+        most = fmax(most, times);
+    }
+    fd_variant_free(&v);
+    *yes = known_all && most <= MOST_APART * least;
+    return FD_OK;
+}
+
+/* No direction, and everywhere in a row alike. */
+static bool is_unordered(const fd_trial_rows *rows, double *error) {
+    const fd_explain_request *r = rows->request;
+    const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), first = r->n_unjudged * stride,
+                  end = r->args.n_pos * stride;
+    const double large = OUTSTANDING * fd_root_mean_square(rows->plain.rows + first, end - first);
+    double rr = 0, yy = 0, part[PARTS] = {0}, rr_of_most = 0, yy_of_most = 0, ry_of_most = 0;
+    bool alike = stride >= PARTS;
+    for (int64_t i = first; i < end && alike; i++) {
+        const double y = (double)rows->plain.rows[i], off = (double)r->output[i] - y;
+        rr += off * off;
+        yy += y * y;
+        part[i % stride * PARTS / stride] += off * off;
+        if (!(fabs(y) <= large)) continue;
+        rr_of_most += off * off;
+        yy_of_most += y * y;
+        ry_of_most += off * y;
+    }
+    for (int i = 0; i < PARTS; i++) alike &= part[i] >= LEAST_PART * LEAST_PART * rr / PARTS;
+    *error = sqrt(rr / yy);
+    return alike && *error <= MOST_ERROR && fabs(ry_of_most) <= MOST_ALONG * sqrt(rr_of_most * yy_of_most);
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
+    own_cache *out = user;
+    fd_trial_rows rows;
+    double error;
+    (void)options;
+    out->is = false;
+    fd_code code = fd_trial_rows_open(request, &rows, err);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && is_unordered(&rows, &error)) {
+        out->error = fmax(out->error, error);
+        for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
+            code = goes_with(&rows, i, &out->is, err);
+    }
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
+fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
+                        fd_error *err) {
+    own_cache own = {.is = of->found};
+    for (int32_t i = 0; i < ask->graph->n_node && own.is; i++) {
+        fd_diagnose_options there = *ask;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z);
+        if (own.is) FD_TRY(fd_diagnose_look(&there, look, &own, err));
+    }
+    *error = own.error;
+    *yes = own.is;
+    return FD_OK;
+}

@@ -1,0 +1,12 @@
+/* A cache kept in few bits by a rule that nobody can see, because K and V were not recorded: with scales that the engine was given.
+ * The values cannot be found, but how large the errors are can: row by row as rounding the cache makes them, in no direction. */
+#ifndef FD_COMPARE_DIAGNOSE_OWN_CACHE_H
+#define FD_COMPARE_DIAGNOSE_OWN_CACHE_H
+
+#include "compare/diagnose/diagnose.h"
+
+/* Are the errors of all tensors that depart such ones? *error: the largest, relative to the result. */
+fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
+                        fd_error *err);
+
+#endif
