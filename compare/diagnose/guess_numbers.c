@@ -213,7 +213,19 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     return FD_OK;
 }
 
-/* Scalings for longer contexts that published models have, all of them: where rows do not tell them apart, none is the name. */
+/* Of several that are near the rows none is the name; and what else gives them may be simpler. */
+static void drop_scalings(fd_trial *t) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n; i++) n += t->contenders[i].h.guess == FD_GUESS_SCALING;
+    for (int32_t i = 0; i < t->n && n > 1;) {
+        if (t->contenders[i].h.guess == FD_GUESS_SCALING)
+            fd_trial_drop(t, i);
+        else
+            i++;
+    }
+}
+
+/* Scalings for longer contexts that published models have, all of them: rows must tell them apart. */
 static fd_code try_scalings(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     static const fd_rope_scaling kinds[] = {FD_ROPE_SCALING_LLAMA3, FD_ROPE_SCALING_YARN, FD_ROPE_SCALING_YARN};
     static const double factors[] = {8, 32, 4, 16, 2, 40, 64};
@@ -231,6 +243,7 @@ static fd_code try_scalings(fd_trial *t, fd_hypothesis h, const fd_node *node, f
                 h.n = contexts[k];
                 if (!known) FD_TRY(fd_trial_try(t, &h, err));
             }
+    drop_scalings(t);
     return FD_OK;
 }
 

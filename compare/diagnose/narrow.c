@@ -46,6 +46,8 @@ fd_code fd_find_narrow(const fd_attribution_options *options, bool saved_so, fd_
     const fd_trace *trace = options->cand;
     const fd_numerics_class *c = options->numerics;
     float *rows = NULL;
+    const int32_t last = options->graph->n_node - 1;
+    uint32_t last_type = FD_F32;
     int32_t n_wide = 0;
     fd_code code = FD_OK;
     *out = (fd_narrow){.node = -1};
@@ -55,18 +57,20 @@ fd_code fd_find_narrow(const fd_attribution_options *options, bool saved_so, fd_
         const int32_t at = fd_trace_find(trace, node->name);
         uint32_t dtype = FD_F32;
         const bool judged = should_be_wide(node) || node->layer < 0; /* logits show that others are wide */
-        const bool says = should_be_wide(node) || (saved_so && i == options->graph->n_node - 1);
         if (at < 0 || !fd_trace_has_data(trace, node->name) || !judged) continue;
         const uint32_t stored = fd_trace_node_at(trace, at)->dtype;
         if ((stored != FD_F32 && !(saved_so && stored != FD_F64)) || (options->ignored && options->ignored[i]))
             continue;
         code = look_at(trace, at, &rows, &dtype, err);
         n_wide += code == FD_OK && dtype == FD_F32;
-        const bool read = i < options->graph->n_node - 1; /* by a product that may round it */
-        if (code != FD_OK || dtype == FD_F32 || !says || (read && may_be_factor(node, c, dtype))) continue;
+        if (code == FD_OK && i == last) last_type = dtype;
+        if (code != FD_OK || dtype == FD_F32 || !should_be_wide(node) || may_be_factor(node, c, dtype)) continue;
         if (out->n++ == 0) out->node = i, out->dtype = dtype;
     }
     free(rows);
     if (n_wide == 0 && !saved_so) out->n = 0;
+    /* sums may end in 16 bits; where nothing is wide, no other tensor says that these did */
+    if (n_wide == 0 && saved_so && out->n == 0 && last_type != FD_F32)
+        *out = (fd_narrow){.n = 1, .node = last, .dtype = last_type};
     return code;
 }

@@ -239,6 +239,15 @@ static void as_yarn(fd_graph *graph, fd_node *node) {
     scaled(node, FD_ROPE_SCALING_YARN, 4, graph->hparams.n_ctx_train / 8);
 }
 
+static void times_1_14(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) ((float *)args->out)[i] *= 1.1386f;
+}
+static void cos_and_sin_longer(fd_graph *graph, fd_node *node) {
+    (void)graph;
+    node->override = times_1_14;
+}
+
 /* Where a file says that nothing is scaled; without Q and K behind RoPE, too. */
 Test(names_say, how_frequencies_are_scaled_for_longer_contexts) {
     static const guessed bugs[] = {
@@ -250,5 +259,8 @@ Test(names_say, how_frequencies_are_scaled_for_longer_contexts) {
         expect_guess(&b, &bugs[i], all, "f32", true);
         expect_guess(&b, &bugs[i], fused, "f32", true);
     }
+    /* YaRN's factor of cos and sin, beside which scalings of long contexts change too little: the factor is the name */
+    const guessed longer = {"_rope", cos_and_sin_longer, "factor", "1.14"};
+    expect_guess(&b, &longer, all, "hf-f16", true);
     close_model(&b);
 }

@@ -80,13 +80,24 @@ static bool pair_of(fd_proposer *p, const char *node, fd_proposed *pair[2]) {
     return n == 2;
 }
 
-/* Do the names differ in the layer alone? */
-static bool same_form(const fd_proposer *p, const fd_proposed *a, const fd_proposed *b) {
+/* Do the names differ in the layer alone? *layer: b's. */
+static bool same_form(const fd_proposer *p, const fd_proposed *a, const fd_proposed *b, int32_t *layer) {
     for (int number = 0; number < 4; number++) {
-        const fd_proposed_rule x = fd_propose_rule(p, a, number), y = fd_propose_rule(p, b, number);
-        if (fd_propose_has_layer(&x) && strcmp(x.source, y.source) == 0) return true;
+        char x[300], y[300];
+        const int32_t of = fd_propose_layer_of(p, a->name, number, false, x, sizeof x);
+        *layer = fd_propose_layer_of(p, b->name, number, false, y, sizeof y);
+        if (of >= 0 && *layer >= 0 && strcmp(x, y) == 0) return true;
     }
-    return a == b;
+    return false;
+}
+
+/* The name of that layer with the form of `of`; NULL. */
+static const fd_proposed *in_layer(const fd_proposer *p, const fd_proposed *of, int32_t layer) {
+    for (size_t i = 0; i < p->n; i++) {
+        int32_t own;
+        if (!p->items[i].slice[0] && same_form(p, of, &p->items[i], &own) && own == layer) return &p->items[i];
+    }
+    return NULL;
 }
 
 /* The cache nodes that are written alike: all of K, or all of V. */
@@ -95,17 +106,17 @@ static bool is_alike(const fd_trace_node *a, const fd_trace_node *b) {
     return strcmp(a->op, "kv_write") == 0 && strcmp(b->op, "kv_write") == 0 && x && y && strcmp(x, y) == 0;
 }
 
-/* How much further the first name's form is than the second's, summed over the layers that have both. */
-static double further(fd_proposer *p, const fd_trace_node *cache, fd_proposed *const of[2]) {
+/* How much further the first name's form is than the second's, summed over the layers. A name that has nobody's values is far away. */
+static double further(const fd_proposer *p, const fd_trace_node *cache, fd_proposed *const of[2]) {
     double sum = 0;
     for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
-        fd_proposed *pair[2];
-        if (!is_alike(cache, node) || !pair_of(p, node->inputs[0], pair)) continue;
-        const bool same = same_form(p, of[0], pair[0]) && same_form(p, of[1], pair[1]);
-        const bool other = same_form(p, of[0], pair[1]) && same_form(p, of[1], pair[0]);
-        const double a = same || other ? away_of(p, pair[0]) - away_of(p, pair[1]) : 0;
-        if (isfinite(a)) sum += same ? a : -a;
+        if (!is_alike(cache, node)) continue;
+        for (int i = 0; i < 2; i++) {
+            const fd_proposed *own = in_layer(p, of[i], node->layer);
+            const double away = !own ? 0 : has_values_of(p, own, node->inputs[0]) ? away_of(p, own) : 1;
+            if (isfinite(away)) sum += i ? -away : away;
+        }
     }
     return sum;
 }
