@@ -167,17 +167,7 @@ static fd_code look_for_mixed_class(fd_comparison *c, fd_class_source source, fd
         mixed = true;
         snprintf(r.text, sizeof r.text, "%.120s, or in another way", e.remaining[0].summary);
     } else if (!e.named) {
-        double error;
-        FD_TRY(fd_is_own_way(&ask, of, &error, &mixed, err));
-        snprintf(r.text, sizeof r.text,
-                 "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
-        if (!mixed) {
-            FD_TRY(fd_is_own_cache(&ask, of, &error, &mixed, err));
-            snprintf(r.text, sizeof r.text,
-                     "off by %.1g of it in no direction, as where K and V are kept in 8 bits or fewer with scales that "
-                     "the engine was given",
-                     error);
-        }
+        FD_TRY(fd_say_own_way(&ask, of, r.text, sizeof r.text, &mixed, err));
     }
     if (!mixed) return FD_OK;
     const char *at = e.named ? e.remaining[0].at : "";

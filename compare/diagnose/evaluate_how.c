@@ -161,6 +161,33 @@ static bool maps_queries(const fd_hypothesis *h) {
     return h->guess == FD_GUESS_MAPPED && h->which == FD_MAPPED_QUERIES;
 }
 
+/* Of each chosen expert in each row the bias that comes nearest to the candidate, the right one where none comes nearer. */
+static void run_other_biases(const fd_evaluation *ev, const fd_op_args *args) {
+    const fd_explain_request *r = ev->bench->request;
+    const fd_weight *bias = args->weight[1];
+    const int64_t n = bias->n_col, n_expert = bias->n_row, n_row = args->n_pos * args->node->shape[0];
+    const float *ids = args->in[1], *candidate = r->output + (args->pos0 - r->args.pos0) * args->node->shape[0] * n;
+    float *biases = malloc(sizeof *biases * (size_t)(n_expert * n));
+    fd_call_op(r->op, FD_NUMERICS_EXACT, args);
+    if (biases) fd_dot_widen_weight(FD_DOT_AS_IS, bias, biases);
+    for (int64_t row = 0; biases && row < n_row; row++) {
+        const int64_t own = fd_expert_of((double)ids[row], n_expert);
+        float *y = (float *)args->out + row * n;
+        double least = INFINITY;
+        int64_t best = own;
+        for (int64_t e = 0; own >= 0 && e < n_expert; e++) {
+            double left = 0;
+            for (int64_t i = 0; i < n; i++) {
+                const double with = (double)y[i] - (double)biases[own * n + i] + (double)biases[e * n + i];
+                left += ((double)candidate[row * n + i] - with) * ((double)candidate[row * n + i] - with);
+            }
+            if (left < least) least = left, best = e;
+        }
+        for (int64_t i = 0; i < n && best != own; i++) y[i] += biases[best * n + i] - biases[own * n + i];
+    }
+    free(biases);
+}
+
 /* A norm that rounds before it multiplies by its weight, a gated activation before it multiplies by up: element i is
  * rows[i] · by[i % n_by]. */
 typedef struct two_factors {
@@ -230,7 +257,7 @@ fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args
 
 /* At the node asked about alone, whose rows are the candidate's. */
 static bool is_of_experts(const fd_evaluation *ev, const fd_node *node) {
-    return ev->h.guess == FD_GUESS_OWN && ev->h.which == FD_OWN_EXPERTS &&
+    return ev->h.guess == FD_GUESS_OWN && ev->h.which >= FD_OWN_EXPERTS &&
            node->id == ev->bench->request->args.node->id;
 }
 
@@ -245,7 +272,8 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_STATE) run_with_state(ev, args);
     if (ev->h.guess == FD_GUESS_STATISTIC) run_by_statistic(ev, args);
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
-    if (is_of_experts(ev, args->node)) run_some_experts(ev, args);
+    if (is_of_experts(ev, args->node) && ev->h.which == FD_OWN_EXPERTS) run_some_experts(ev, args);
+    if (is_of_experts(ev, args->node) && ev->h.which == FD_OWN_EXPERT_BIAS) run_other_biases(ev, args);
     if (rounds_factor(&ev->h)) run_rounded_factor(ev, args);
     if (maps_queries(&ev->h)) run_mapped_queries(ev, args);
 }

@@ -110,6 +110,7 @@ typedef enum fd_own_rule {
     FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
+    FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
 typedef enum fd_round_rule {
     FD_ROUNDED_RESULT,

@@ -103,6 +103,9 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
             h->first, h->end - 1, graph->weights[node->weight[0]].name);
         break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
+    case FD_OWN_EXPERT_BIAS:
+        SAY("the experts are the chosen ones, but the biases that are added are other experts'");
+        break;
     case FD_OWN_EXPERTS:
         SAY("of the chosen experts some are not added, in each row others: as where an expert takes so many rows "
             "alone");

@@ -1,7 +1,9 @@
 #include "compare/diagnose/own_cache.h"
 
 #include <math.h>
+#include <stdio.h>
 
+#include "compare/diagnose/mixed.h"
 #include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
@@ -107,5 +109,19 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
     }
     *error = own.error;
     *yes = own.is;
+    return FD_OK;
+}
+
+fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of, char *to, size_t size, bool *yes,
+                       fd_error *err) {
+    double error;
+    FD_TRY(fd_is_own_way(ask, of, &error, yes, err));
+    snprintf(to, size, "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
+    if (*yes) return FD_OK;
+    FD_TRY(fd_is_own_cache(ask, of, &error, yes, err));
+    snprintf(to, size,
+             "off by %.1g of it in no direction, as where K and V are kept in 8 bits or fewer with scales that the "
+             "engine was given",
+             error);
     return FD_OK;
 }

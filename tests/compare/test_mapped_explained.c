@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
 #include "tests/compare/said.h"
 
@@ -132,5 +133,32 @@ Test(mapped, experts_with_each_others_matrices_are_found) {
                           "other_experts", "experts 0, 2 are computed with the matrices of 2, 0");
             forget(&b);
         }
+    close_model(&b);
+}
+
+/* The matrices are those of the chosen experts, the biases those of the experts after them. */
+static void biases_of_the_next(const fd_op_args *args) {
+    const fd_weight *bias = args->weight[1];
+    const int64_t n = bias->n_col, k = args->node->shape[0];
+    float *rows = malloc(sizeof *rows * (size_t)(bias->n_row * n)), *out = args->out;
+    const float *ids = args->in[1];
+    run_clean(args);
+    cr_assert(rows);
+    fd_dequantize_row(bias->dtype, bias->data, rows, bias->n_row * n);
+    for (int64_t i = 0; i < args->n_pos * k * n; i++) {
+        const int64_t own = (int64_t)ids[i / n], next = (own + 1) % bias->n_row;
+        out[i] += rows[next * n + i % n] - rows[own * n + i % n];
+    }
+    free(rows);
+}
+
+Test(mapped, experts_with_others_biases_are_told_from_experts_with_others_matrices) {
+    static const char *const nodes[3] = {"blk.1.ffn_moe_up"};
+    bench b = open_arch("gpt-oss-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    const fd_graph *faulty = with(&b, nodes, biases_of_the_next);
+    expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = all, .tokens = small}, "other_expert_bias",
+                  "the biases that are added are other experts'");
+    forget(&b);
     close_model(&b);
 }
