@@ -39,5 +39,6 @@ function(fd_add_test name)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT}
-    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} ENVIRONMENT GOMP_SPINCOUNT=1000) # cli/cli.h says why
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} # what the program sets itself, and cli/cli.h says why:
+    ENVIRONMENT "GOMP_SPINCOUNT=1000;MALLOC_MMAP_MAX_=0;MALLOC_TRIM_THRESHOLD_=-1;MALLOC_ARENA_MAX=1")
 endfunction()

@@ -61,3 +61,15 @@ build() { # build PRESET [cmake option…] -- [target…]
     echo "Building ($preset)"
     cmake --build --preset "$preset" ${@:+--target "$@"}
 }
+
+# in_memory COMMAND…: with $TMPDIR in memory. Tests make and delete files by the thousand, and wait for a disk longer than they
+# compute. Where there is little memory for it, or programs may not be started from it (containers), $TMPDIR stays as it is.
+in_memory() (
+    memory=/dev/shm
+    if [ -w $memory ] && [ "$(df --output=avail -B1M $memory | tail -1)" -ge 4096 ] && ! findmnt -no OPTIONS -T $memory | grep -qw noexec; then
+        TMPDIR=$(mktemp -d $memory/firstdiff-XXXXXX)
+        export TMPDIR
+        trap 'rm -rf "$TMPDIR"' EXIT
+    fi
+    "$@"
+)

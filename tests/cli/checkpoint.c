@@ -1,4 +1,5 @@
 #include "checkpoint.h"
+#include "tests/scratch.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -182,9 +183,9 @@ scene *scene_stage(const char *arch, uint32_t dtype, bool tied) {
 }
 
 void scene_play(scene *s) {
-    char folder[] = "/tmp/firstdiff-against-XXXXXX", path[64];
+    char folder[SCRATCH_PATH], path[128];
     fd_error err = {0};
-    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_not_null(mkdtemp(scratch_path(folder, "firstdiff-against-XXXXXX")));
     save(&s->c, folder);
     cr_assert_eq(fd_against_run(s->gguf, folder, &s->report, &err), FD_OK, "%s", err.message);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);

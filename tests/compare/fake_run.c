@@ -11,6 +11,7 @@
 #include "model/gguf/quant.h"
 #include "tests/common.h"
 #include "tests/graph/small_model.h"
+#include "tests/scratch.h"
 
 typedef struct fake {
     fd_exec base;
@@ -115,9 +116,8 @@ fd_exec *fake_exec(const fake_options *options) {
     return &f->base;
 }
 
-static void temporary_path(char path[64]) {
-    strcpy(path, "/tmp/firstdiff-fake-XXXXXX");
-    int file = mkstemp(path);
+static void temporary_path(char path[SCRATCH_PATH]) {
+    int file = mkstemp(scratch_path(path, "firstdiff-fake-XXXXXX"));
     if (file < 0) abort();
     close(file);
 }
@@ -146,7 +146,7 @@ static void record(const fake_trace_options *o, fd_exec *exec, fd_trace_writer *
 }
 
 fd_trace *fake_trace(const fake_trace_options *o) {
-    char path[64];
+    char path[SCRATCH_PATH];
     fd_error err = {0};
     fd_trace_writer *writer;
     fd_trace *trace;
@@ -210,7 +210,7 @@ static void put_tensor(hid_t file, const char *name, uint32_t dtype, const float
 }
 
 fd_trace *foreign_trace(const char *name, uint32_t dtype, const float *values, int32_t n_pos, int32_t n) {
-    char path[64];
+    char path[SCRATCH_PATH];
     fd_error err = {0};
     fd_trace *trace;
     int32_t tokens[64];

@@ -1,4 +1,5 @@
 #include "tests/compare/golden_bench.h"
+#include "tests/scratch.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -32,10 +33,10 @@ fd_code record_fake(const char *path, const fake_options *run, fd_trace_info inf
 }
 
 fd_trace *golden_of(fd_trace_info info, void (*edit)(hid_t file)) {
-    char path[] = "/tmp/firstdiff-golden-XXXXXX";
+    char path[SCRATCH_PATH];
     fd_trace *golden;
     fd_error err = {0};
-    close(mkstemp(path));
+    close(mkstemp(scratch_path(path, "firstdiff-golden-XXXXXX")));
     cr_assert_eq(record_fake(path, &clean_run, info, &err), FD_OK, "%s", err.message);
     if (edit) {
         hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);

@@ -1,4 +1,5 @@
 #include "tests/compare/replay_bench.h"
+#include "tests/scratch.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -36,12 +37,12 @@ static fd_code observe_changed(void *user, const fd_observation *seen, fd_error 
 
 fd_trace *record(const fd_graph *graph, recording how) {
     cr_assert(graph, "nothing to record");
-    char path[] = "/tmp/firstdiff-replay-XXXXXX";
+    char path[SCRATCH_PATH];
     fd_error err = {0};
     fd_trace_writer *writer;
     fd_trace *trace;
     fd_exec *exec;
-    int file = mkstemp(path);
+    int file = mkstemp(scratch_path(path, "firstdiff-replay-XXXXXX"));
     cr_assert(file >= 0);
     close(file);
     fd_trace_options to = fd_trace_defaults(path);

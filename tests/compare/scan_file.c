@@ -1,4 +1,5 @@
 #include "tests/compare/scan_file.h"
+#include "tests/scratch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,9 +8,11 @@
 #include "dumpers/hdf5/h5.h"
 
 const char *fd_scan_path(int file) {
-    static char paths[FD_SCAN_FILES][64];
-    if (!paths[file][0]) snprintf(paths[file], sizeof paths[file], "/tmp/firstdiff_scan_%d_%d.h5", (int)getpid(), file);
-    return paths[file];
+    static char paths[FD_SCAN_FILES][SCRATCH_PATH];
+    char name[48];
+    if (paths[file][0]) return paths[file];
+    snprintf(name, sizeof name, "firstdiff_scan_%d_%d.h5", (int)getpid(), file);
+    return scratch_path(paths[file], name);
 }
 
 void fd_scan_put_frame(hid_t file, hsize_t n) {

@@ -6,6 +6,7 @@
 
 #include "compare/diff/golden.h"
 #include "tests/compare/golden_bench.h"
+#include "tests/scratch.h"
 
 static fd_golden_result check(const fd_trace *golden, const fake_options *run, fd_code expected) {
     fd_golden_result result;
@@ -92,9 +93,9 @@ Test(golden_run, nothing_is_recorded_of_a_run_with_nan_or_holes) {
     static const fake_options bad[] = {{.edits = {{"logits", 3, 0, FAKE_SET, NAN}}}, {.skip_node = "blk.0.ffn_up"}};
     static const fd_code codes[] = {FD_ERR_INPUT, FD_ERR_INCOMPLETE};
     for (int i = 0; i < 2; i++) {
-        char path[] = "/tmp/firstdiff-golden-XXXXXX";
+        char path[SCRATCH_PATH];
         fd_error err = {0};
-        close(mkstemp(path));
+        close(mkstemp(scratch_path(path, "firstdiff-golden-XXXXXX")));
         cr_expect_eq(record_fake(path, &bad[i], clean_info(), &err), codes[i], "%s", err.message);
         unlink(path);
     }

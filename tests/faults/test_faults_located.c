@@ -16,6 +16,7 @@
 #include "tests/compare/explain_bench.h"
 #include "tests/faults/dressed.h"
 #include "tests/ops/shared_files.h"
+#include "tests/scratch.h"
 
 enum { N_GENERATE = 3, N_ARCH = 10 };
 /* With a window of 16, which a prompt must be longer than. */
@@ -113,11 +114,11 @@ static fd_verdict diff(const fd_graph *clean, const fd_graph *faulty, feed p, co
 }
 
 static fd_trace *record(const fd_graph *graph, feed p) {
-    char path[] = "/tmp/firstdiff-fault-XXXXXX";
+    char path[SCRATCH_PATH];
     fd_error err = {0};
     fd_trace_writer *writer;
     fd_trace *trace;
-    int file = mkstemp(path);
+    int file = mkstemp(scratch_path(path, "firstdiff-fault-XXXXXX"));
     cr_assert(file >= 0);
     close(file);
     fd_trace_options to = fd_trace_defaults(path);

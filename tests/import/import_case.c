@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-char folder[64];
+char folder[SCRATCH_PATH];
 
 void set_up(void) {
-    strcpy(folder, "/tmp/fd_import_XXXXXX");
-    cr_assert(mkdtemp(folder));
+    cr_assert(mkdtemp(scratch_path(folder, "fd_import_XXXXXX")));
 }
 
 void tear_down(void) {

@@ -3,8 +3,9 @@
 #define FD_TESTS_IMPORT_IMPORT_CASE_H
 
 #include "dumpers/import/import.h"
+#include "tests/scratch.h"
 
-extern char folder[64];       /* between set_up and tear_down */
+extern char folder[SCRATCH_PATH]; /* between set_up and tear_down */
 extern const fd_graph *model; /* NULL: imports know none */
 
 void set_up(void);

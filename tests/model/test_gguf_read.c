@@ -11,6 +11,7 @@
 
 #include "gguf_bytes.h"
 #include "model/gguf/gguf.h"
+#include "tests/scratch.h"
 
 static fd_gguf *parse_good(void) {
     gguf_spec spec = gguf_good();
@@ -128,8 +129,10 @@ Test(gguf_read, version_2_is_read) {
 /* ---- files ---- */
 
 static char *scratch(const char *name, const void *data, size_t size) {
-    static char path[256];
-    snprintf(path, sizeof path, "/tmp/fd_gguf_read_%ld_%s", (long)getpid(), name);
+    static char path[SCRATCH_PATH];
+    char own[48];
+    snprintf(own, sizeof own, "fd_gguf_read_%ld_%s", (long)getpid(), name);
+    scratch_path(path, own);
     FILE *file = fopen(path, "wb");
     cr_assert(file && fwrite(data, 1, size, file) == size && fclose(file) == 0);
     return path;

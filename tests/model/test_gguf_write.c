@@ -12,12 +12,12 @@
 #include "model/gguf_writer/gguf_writer.h"
 #include "tests/common.h"
 #include "tests/ops/shared_files.h"
+#include "tests/scratch.h"
 
-static char folder[64];
+static char folder[SCRATCH_PATH];
 
 static void make_folder(void) {
-    strcpy(folder, "/tmp/fd_gguf_write_XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
+    cr_assert_not_null(mkdtemp(scratch_path(folder, "fd_gguf_write_XXXXXX")));
 }
 
 static const char *in_folder(const char *name) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "dumpers/store/weights.h"
+#include "tests/scratch.h"
 
 const fixture_size fixture_small = {2, 15, 3, 1, 22, 37};
 
@@ -191,7 +192,7 @@ void fixture_write(const fd_trace_options *options, const fd_graph *graph, fd_nu
     cr_assert_eq(fd_trace_finish(writer, &err), FD_OK, "%s", err.message);
 }
 
-static char directory[64];
+static char directory[SCRATCH_PATH];
 static pid_t owner;
 
 static void remove_directory(void) {
@@ -210,8 +211,7 @@ const char *fixture_path(const char *name) {
     static char paths[4][128];
     static int next;
     if (!directory[0]) {
-        snprintf(directory, sizeof directory, "/tmp/fd_test_trace_XXXXXX");
-        cr_assert(mkdtemp(directory) != NULL);
+        cr_assert(mkdtemp(scratch_path(directory, "fd_test_trace_XXXXXX")) != NULL);
         owner = getpid();
         atexit(remove_directory);
     }
