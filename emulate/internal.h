@@ -66,12 +66,16 @@ static inline const fd_emulate_order *fd_emulate_order_of(const fd_emulate *e, f
     return &e->order[e->batch][op];
 }
 
-/* Σ w·x as the class sums products; w_type: what w was before it was made binary32. */
+/* Whether the class sums these products in f16; w_type: what w was before it was made binary32. */
+static inline bool fd_emulate_sums_f16(const fd_emulate *e, fd_op op, uint32_t w_type) {
+    return e->class_.f16_sum || (e->class_.f16_sum_of_f16 && op != FD_OP_ATTN_SCORES && w_type == FD_F16);
+}
+
+/* Σ w·x as the class sums products. */
 static inline float fd_emulate_products(const fd_emulate *e, fd_op op, uint32_t w_type, const float *w, const float *x,
                                         int64_t n) {
     const fd_emulate_order *order = fd_emulate_order_of(e, op);
-    bool f16 = e->class_.f16_sum || (e->class_.f16_sum_of_f16 && op != FD_OP_ATTN_SCORES && w_type == FD_F16);
-    return f16 ? fd_emulate_dot_f16(order, w, x, n) : fd_emulate_dot(order, w, x, n);
+    return fd_emulate_sums_f16(e, op, w_type) ? fd_emulate_dot_f16(order, w, x, n) : fd_emulate_dot(order, w, x, n);
 }
 
 static inline uint32_t fd_emulate_kv_type(const fd_emulate *e) {

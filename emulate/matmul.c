@@ -94,6 +94,21 @@ void fd_emulate_vectors(const fd_emulate *e, const fd_weight *weight, float *out
     }
 }
 
+/* One row of the product, y[p·n_out], of every position: several at once, the last again where there are fewer. */
+static void sums_f16(const fd_emulate *e, const fd_op_args *args, const float *row, const float *x, const float *bias,
+                     float *y) {
+    const int64_t n_in = args->weight[0]->n_col, n_out = args->weight[0]->n_row;
+    for (int32_t p = 0; p < args->n_pos; p += FD_EMULATE_DOTS) {
+        const float *of[FD_EMULATE_DOTS];
+        float sum[FD_EMULATE_DOTS];
+        for (int32_t i = 0; i < FD_EMULATE_DOTS; i++)
+            of[i] = x + (p + i < args->n_pos ? p + i : args->n_pos - 1) * n_in;
+        fd_emulate_dots_f16(fd_emulate_order_of(e, FD_OP_MATMUL), row, of, n_in, sum);
+        for (int32_t i = 0; i < FD_EMULATE_DOTS && p + i < args->n_pos; i++)
+            y[(p + i) * n_out] = bias ? sum[i] + *bias : sum[i];
+    }
+}
+
 fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) {
     const fd_weight *w = args->weight[0], *bias = args->weight[1];
     int64_t n_in = w->n_col, n_out = w->n_row, row_bytes = fd_dtype_row_bytes(w->dtype, n_in);
@@ -118,6 +133,10 @@ fd_code fd_emulate_matmul(fd_emulate *e, const fd_op_args *args, fd_error *err) 
             fd_dequantize_row(w->dtype, packed, row, n_in);
             bool tf32 = e->class_.product == FD_EMULATE_OF_WEIGHT_CUDA && w->dtype == FD_F32;
             fd_round_row(tf32 ? FD_EMULATE_TF32 : e->class_.product, row, row, n_in);
+        }
+        if (!blocks && args->n_pos > 1 && fd_emulate_sums_f16(e, FD_OP_MATMUL, w->dtype)) {
+            sums_f16(e, args, row, (const float *)x, bias ? b + o : NULL, y + o);
+            continue;
         }
         for (int32_t p = 0; p < args->n_pos; p++) {
             const void *xp = x + (size_t)p * x_bytes;

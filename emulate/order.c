@@ -69,3 +69,16 @@ float fd_emulate_dot_f16(const fd_emulate_order *order, const float *w, const fl
     }
     return total;
 }
+
+FD_FOR_EACH_CPU void fd_emulate_dots_f16(const fd_emulate_order *order, const float *w,
+                                         const float *const x[FD_EMULATE_DOTS], int64_t n, float out[FD_EMULATE_DOTS]) {
+    float total[FD_EMULATE_DOTS] = {0};
+    for (int64_t at = 0; at < n; at += order->f16_step) {
+        int64_t end = at + order->f16_step < n ? at + order->f16_step : n;
+        float step[FD_EMULATE_DOTS] = {0};
+        for (int64_t k = at; k < end; k++)
+            for (int i = 0; i < FD_EMULATE_DOTS; i++) step[i] = step[i] + w[k] * x[i][k];
+        for (int i = 0; i < FD_EMULATE_DOTS; i++) total[i] = fd_round_f16(total[i] + step[i]);
+    }
+    for (int i = 0; i < FD_EMULATE_DOTS; i++) out[i] = total[i];
+}

@@ -22,4 +22,9 @@ float fd_emulate_sum(const fd_emulate_order *order, const float *x, int64_t n);
 /* The running sum is an f16. Overflows to Inf past 65504. */
 float fd_emulate_dot_f16(const fd_emulate_order *order, const float *w, const float *x, int64_t n);
 
+/* The same of w with FD_EMULATE_DOTS vectors of n elements: a sum waits for its own roundings, not for the others'. */
+enum { FD_EMULATE_DOTS = 8 };
+void fd_emulate_dots_f16(const fd_emulate_order *order, const float *w, const float *const x[FD_EMULATE_DOTS],
+                         int64_t n, float out[FD_EMULATE_DOTS]);
+
 #endif

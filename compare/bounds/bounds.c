@@ -42,7 +42,7 @@ static void add_block_error(const double *x, int64_t n, int64_t block, double *e
     for (int64_t at = 0; at < n; at += block) {
         int64_t end = at + block < n ? at + block : n;
         double most = 0;
-        for (int64_t k = at; k < end; k++) most = fmax(most, fabs(x[k]));
+        for (int64_t k = at; k < end; k++) most = fabs(x[k]) > most ? fabs(x[k]) : most;
         double step = most / 127, u_scale = block == 32 ? 0x1p-11 * sqrt(32) : 0;
         for (int64_t k = at; k < end; k++)
             e[k] = sqrt(e[k] * e[k] + step * step / 12 + u_scale * u_scale * x[k] * x[k]);
@@ -179,7 +179,7 @@ static void add_output_error(const fd_bound_work *work) {
 #pragma omp parallel for if (n > FD_BOUND_MANY / 16)
     for (int64_t i = 0; i < n; i++) {
         double most = fabs(work->y[i]);
-        if (a->candidate && isfinite(a->candidate[i])) most = fmax(most, fabs(a->candidate[i]));
+        if (a->candidate && isfinite(a->candidate[i]) && !(most >= fabs(a->candidate[i]))) most = fabs(a->candidate[i]);
         bool fits = copy && !stored && fd_rounding_error(work->y[i], digits, tiny) == 0; /* is of that type already */
         double own = fits || isinf(most) ? 0 : (c->typical ? FD_BOUND_TYPICAL : 2) * u * most + tiny; /* masked: -inf */
         double tau = work->tau[i] + own;

@@ -126,25 +126,34 @@ static void round_q8_0(float *x, int64_t n) {
     }
 }
 
-/* `n` elements with one scale. Scales of FD_DOT_Q8_0 are binary16. */
+/* roundf (of every binary32, NaN aside, bit for bit), without a call: ties go away from zero. */
+static inline float round_away(float q) {
+    float whole = truncf(q);
+    return fabsf(q - whole) >= 0.5f ? whole + copysignf(1, q) : whole;
+}
+
+/* `n` elements with one scale. Scales of FD_DOT_Q8_0 are binary16. Choices instead of fminf and fmaxf, which are calls: a NaN
+ * (0 times infinity, where a scale is too small) is 127 by both. */
+FD_FOR_EACH_CPU
 static void round_block(fd_block_rule rule, bool f16_scale, float *x, int64_t n) {
     float most = 0;
-    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    for (int64_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
     bool by_128 = rule == FD_BLOCKS_BY_128 || rule == FD_BLOCKS_BY_128_CLAMPED;
     float step = most / (by_128 ? 128.0f : 127.0f), inverse = step > 0 ? 1 / step : 0;
     float least = rule == FD_BLOCKS_BY_128 ? -128 : -127;
     float scale = f16_scale ? fd_dot_round_f16(step) : step;
     for (int64_t i = 0; i < n; i++) {
         float q = inverse * x[i];
-        q = rule == FD_BLOCKS_CUT ? truncf(q) : rule == FD_BLOCKS_DOWN ? floorf(q) : roundf(q);
-        x[i] = scale * fmaxf(least, fminf(127, q));
+        q = rule == FD_BLOCKS_CUT ? truncf(q) : rule == FD_BLOCKS_DOWN ? floorf(q) : round_away(q);
+        q = q < 127 ? q : 127;
+        x[i] = scale * (q > least ? q : least);
     }
 }
 
 /* As Python's engines do it: divided, ties to even. */
 static void round_int8_row(float *x, int64_t n) {
     float most = 0;
-    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    for (int64_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
     const float step = most / 127.0f;
     for (int64_t i = 0; i < n && step > 0; i++) x[i] = step * rintf(x[i] / step);
 }

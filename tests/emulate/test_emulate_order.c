@@ -57,6 +57,20 @@ Test(emulate_order, orders_differ_in_bits_and_stay_within_their_bound, .init = f
     cr_expect_gt(different, 100, "%d of 200 seeds differ from seed 0", different);
 }
 
+Test(emulate_order, f16_sums_of_several_vectors_are_those_of_each, .init = fill) {
+    for (int64_t n = 1; n <= N - FD_EMULATE_DOTS; n += n < 40 ? 1 : 29)
+        for (uint64_t seed = 0; seed < 20; seed++) {
+            fd_emulate_order order = fd_emulate_order_pick(seed, 0);
+            const float *from[FD_EMULATE_DOTS];
+            float together[FD_EMULATE_DOTS];
+            for (int i = 0; i < FD_EMULATE_DOTS; i++) from[i] = x + i;
+            fd_emulate_dots_f16(&order, w, from, n, together);
+            for (int i = 0; i < FD_EMULATE_DOTS; i++)
+                cr_assert_eq(fd_bits32(together[i]), fd_bits32(fd_emulate_dot_f16(&order, w, from[i], n)), "n %d",
+                             (int)n);
+        }
+}
+
 Test(emulate_order, f16_sums_overflow_as_they_do_there) {
     float large[8] = {300, 300, 300, 300, 300, 300, 300, 300};
     fd_emulate_order order = {.lanes = 1, .f16_step = 4};
