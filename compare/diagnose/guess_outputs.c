@@ -11,11 +11,13 @@ static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) 
     const fd_explain_request *r = t->all.request;
     const fd_variant *plain = &t->all.plain;
     int64_t width = fd_node_row_stride(r->args.node, r->args.n_kv), each = r->args.node->over_kv ? r->args.n_kv : 1;
+    /* of a cache all rows are judged; those of earlier steps are as they should be */
+    const int64_t from = r->n_unjudged > r->n_earlier ? r->n_unjudged : r->n_earlier;
     double cy = 0, yy = 0;
     *first = INT32_MAX;
     *end = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (int64_t i = r->n_unjudged * width; i < r->args.n_pos * width; i++) {
+        for (int64_t i = from * width; i < r->args.n_pos * width; i++) {
             int32_t at = (int32_t)(i % width / each);
             if (each > 1 && i % each > r->args.pos0 + i / width) continue; /* past the row's own position */
             double c = r->output[i], y = plain->rows[i], tau = plain->tau ? plain->tau[i] : 0;

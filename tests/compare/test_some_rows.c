@@ -84,6 +84,7 @@ static const struct {
     {"the last row of a chunk was not written", ".cache_v", last_not_written, "*", "f32", "zeros", ""},
     {"softmax's sum has more in later steps", ".attn_weights", sums_of_more, "", "f32", "row_factor", ""},
     {"V is larger in decode", ".cache_v", larger_in_decode, "", "f32", "factor", ""},
+    {"V is larger in decode, as recorded", ".cache_v", larger_in_decode, "*", "f32", "factor", ""},
     {"V in int8 is no other rows", ".cache_v", int8_values, "", "hf-f16", "", "cache_rows_stale"},
 };
 
