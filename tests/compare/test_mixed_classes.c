@@ -2,108 +2,13 @@
  * int8 activations with one scale a row. Each is inferred and sound, and a bug in it is found at its place; rounding in one
  * kind of product alone is no class. */
 #include <criterion/criterion.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "compare/report/remarks.h"
-#include "emulate/rounding.h"
-#include "model/gguf/quant.h"
+#include "tests/compare/mixed_products.h"
 #include "tests/compare/replay_bench.h"
 
 /* ---- engines ---- */
-
-static void in_bf16(float *row, int64_t n) {
-    fd_round_row(FD_EMULATE_BF16, row, row, n);
-}
-static void in_f16(float *row, int64_t n) {
-    fd_round_row(FD_EMULATE_F16, row, row, n);
-}
-static void in_int8(float *row, int64_t n) {
-    float most = 0;
-    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(row[i]));
-    for (int64_t i = 0; i < n && most > 0; i++) row[i] = most / 127 * rintf(row[i] / (most / 127));
-}
-
-static void in_tf32(float *row, int64_t n) {
-    fd_round_row(FD_EMULATE_TF32, row, row, n);
-}
-
-typedef void (*round_fn)(float *row, int64_t n);
-
-/* The product of rounded factors; then it is rounded itself, and its bias is added in binary32. NULL: as it is. */
-static void multiply(const fd_op_args *args, round_fn activations, round_fn weights, round_fn result) {
-    const fd_weight *w = args->weight[0], *bias = args->weight[1];
-    int64_t n_row = w->n_row, n_col = w->n_col;
-    float *x = malloc(sizeof *x * (size_t)(args->n_pos * n_col)), *m = malloc(sizeof *m * (size_t)(n_row * n_col));
-    float *added = calloc((size_t)n_row, sizeof *added), *y = args->out;
-    fd_weight rounded = *w;
-    fd_op_args own = *args;
-    cr_assert(x && m && added);
-    memcpy(x, args->in[0], sizeof *x * (size_t)(args->n_pos * n_col));
-    for (int64_t r = 0; r < args->n_pos; r++) activations(x + r * n_col, n_col);
-    for (int64_t r = 0; r < n_row; r++) {
-        fd_dequantize_row(w->dtype, (const char *)w->data + r * fd_dtype_row_bytes(w->dtype, n_col), m + r * n_col,
-                          n_col);
-        if (weights) weights(m + r * n_col, n_col);
-    }
-    rounded.dtype = FD_F32;
-    rounded.data = m;
-    own.in[0] = x;
-    own.weight[0] = &rounded;
-    own.weight[1] = NULL;
-    run_clean(&own);
-    if (bias) fd_dequantize_row(bias->dtype, bias->data, added, n_row);
-    for (int64_t r = 0; r < args->n_pos; r++) {
-        if (result) result(y + r * n_row, n_row);
-        for (int64_t i = 0; i < n_row && bias; i++) y[r * n_row + i] += added[i];
-    }
-    free(x);
-    free(m);
-    free(added);
-}
-
-static void bf16_factors(const fd_op_args *args) {
-    multiply(args, in_bf16, in_bf16, NULL);
-}
-static void f16_factors(const fd_op_args *args) {
-    multiply(args, in_f16, in_f16, NULL);
-}
-/* As cuBLAS chooses: single rows stay in binary32, and so do matrices of some shapes. */
-static void tf32_factors(const fd_op_args *args) {
-    const fd_weight *w = args->weight[0];
-    if (args->n_pos == 1 || w->n_row > 2 * w->n_col || w->n_col > 2 * w->n_row)
-        run_clean(args);
-    else
-        multiply(args, in_tf32, in_tf32, NULL);
-}
-static void bf16_products(const fd_op_args *args) {
-    multiply(args, in_bf16, in_bf16, in_bf16);
-}
-static void bf16_activations(const fd_op_args *args) {
-    multiply(args, in_bf16, NULL, in_bf16);
-}
-static void int8_rows(const fd_op_args *args) {
-    multiply(args, in_int8, NULL, NULL);
-}
-static void int8_both(const fd_op_args *args) {
-    multiply(args, in_int8, in_int8, NULL);
-}
-
-/* One scale for the whole batch, and a zero point. */
-static void int8_batch(const fd_op_args *args) {
-    int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
-    float *x = malloc(sizeof *x * (size_t)n), least = 0, most = 0;
-    fd_op_args own = *args;
-    cr_assert(x);
-    memcpy(x, args->in[0], sizeof *x * (size_t)n);
-    for (int64_t i = 0; i < n; i++) least = fminf(least, x[i]), most = fmaxf(most, x[i]);
-    const float step = (most - least) / 255, zero = rintf(-least / step);
-    for (int64_t i = 0; i < n; i++) x[i] = (fminf(fmaxf(rintf(x[i] / step) + zero, 0), 255) - zero) * step;
-    own.in[0] = x;
-    run_clean(&own);
-    free(x);
-}
 
 static void norm_off(const fd_op_args *args) {
     run_clean(args);
@@ -282,11 +187,6 @@ Test(mixed_classes, products_that_are_off_in_no_direction_in_an_engine_of_unknow
     close_model(&b);
 }
 
-/* Of weights that stay as they are: no class multiplies so, and an engine that does it everywhere is meant so. */
-static void f16_activations(const fd_op_args *args) {
-    multiply(args, in_f16, NULL, NULL);
-}
-
 Test(mixed_classes, factors_that_all_products_round_are_how_the_engine_multiplies) {
     static const char *const kinds[] = {"", ".ffn_gate"};
     bench b = open_bench(models[0], (recording){0});
@@ -300,23 +200,6 @@ Test(mixed_classes, factors_that_all_products_round_are_how_the_engine_multiplie
         fd_graph_free(graph);
     }
     close_model(&b);
-}
-
-/* Scales of weights' blocks in bfloat16, of three kinds of products: int8 activations have room for that, and are in all or in none. */
-static void coarse_scales(float *row, int64_t n) {
-    for (int64_t at = 0; at < n; at += 32) {
-        float most = 0, scale;
-        for (int64_t i = at; i < at + 32; i++) most = fmaxf(most, fabsf(row[i]));
-        scale = most / 127;
-        in_bf16(&scale, 1);
-        for (int64_t i = at; i < at + 32 && most > 0; i++) row[i] *= scale / (most / 127);
-    }
-}
-static void as_they_are(float *row, int64_t n) {
-    (void)row, (void)n;
-}
-static void off_by_scales(const fd_op_args *args) {
-    multiply(args, as_they_are, coarse_scales, NULL);
 }
 
 Test(mixed_classes, int8_blocks_are_in_all_products_or_in_none) {

@@ -1,0 +1,22 @@
+/* Products of engines that round their factors, and perhaps the products, while the rest is binary32 (test_mixed_classes.c): ops that
+ * stand in for a graph's own. */
+#ifndef FD_TESTS_COMPARE_MIXED_PRODUCTS_H
+#define FD_TESTS_COMPARE_MIXED_PRODUCTS_H
+
+#include "exec/exec.h"
+
+void bf16_factors(const fd_op_args *args);
+void f16_factors(const fd_op_args *args);
+void tf32_factors(const fd_op_args *args); /* but for single rows and matrices of some shapes */
+void bf16_products(const fd_op_args *args);
+void bf16_activations(const fd_op_args *args); /* and products; weights are as they were */
+void f16_activations(const fd_op_args *args);
+void int8_rows(const fd_op_args *args);     /* activations, one scale a row */
+void int8_both(const fd_op_args *args);     /* weights too */
+void int8_batch(const fd_op_args *args);    /* one scale for the whole batch, and a zero point */
+void off_by_scales(const fd_op_args *args); /* weights' blocks of 32 with scales in bfloat16 */
+
+/* One row in int8, with one scale. */
+void in_int8(float *row, int64_t n);
+
+#endif
