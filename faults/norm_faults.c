@@ -206,7 +206,7 @@ static const fd_fault rows[] = {
     {QK_NORM("qk_norm_missing", "the heads of Q and K are not normed"), .override = fd_fault_copy},
     {QK_NORM("qk_norm_over_all_heads", "the heads of Q and of K are normed as one row, not each by itself"),
      .applies = of_several_heads, .override = over_all_heads},
-    {POST_NORM("post_norm_missing", "the norm behind attention or FFN is left out"), .override = fd_fault_copy},
+    {POST_NORM("post_norm_missing", "the norm after attention or FFN is left out"), .override = fd_fault_copy},
     {NORM("layer_norm", "LayerNorm in place of RMSNorm: the mean is taken off first"), .override = layer_norm},
     {NORM("norm_sum_for_mean", "RMSNorm takes the sum of squares for their mean"), .override = sum_for_mean},
     {NORM("norm_n_less_one", "RMSNorm divides the sum of squares by n - 1, as an unbiased variance"),
