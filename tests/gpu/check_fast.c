@@ -11,15 +11,6 @@
 #include "numerics/contract.h"
 #include "tests/gpu/kernel_check.h"
 
-/* Uniform in ±1. */
-static void fill(gpu_test *test, float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)gpu_random_bits(test) * 0x1p-31f;
-}
-
-static float rounded(float x) {
-    return fd_f16_to_f32(fd_f32_to_f16(x));
-}
-
 static void expect_halves(gpu_test *test, const char *name, const float *expected, const float *device, size_t n) {
     float *found = gpu_floats(test, n / 2 + 1), *real = gpu_floats(test, n), *want = gpu_floats(test, n);
     gpu_download(test, device, found, (n + 1) / 2);
@@ -27,7 +18,7 @@ static void expect_halves(gpu_test *test, const char *name, const float *expecte
         uint16_t half;
         memcpy(&half, (char *)found + sizeof half * i, sizeof half);
         real[i] = fd_f16_to_f32(half);
-        want[i] = rounded(expected[i]);
+        want[i] = gpu_rounded_f16(expected[i]);
     }
     gpu_expect_equal(test, name, want, real, n);
 }
@@ -54,7 +45,7 @@ static void check_elements(gpu_test *test) {
     fd_error err = {0};
     float *x = gpu_floats(test, N), *up = gpu_floats(test, N), *want = gpu_floats(test, N),
           *found = gpu_floats(test, N);
-    fill(test, x, N), fill(test, up, N);
+    gpu_fill_uniform(test, x, N), gpu_fill_uniform(test, up, N);
     float *dx = gpu_upload(test, x, sizeof *x * N), *dup = gpu_upload(test, up, sizeof *up * N),
           *real = gpu_poisoned(test, N), *half = gpu_poisoned(test, N / 2);
     fd_f16_out out = {(uint16_t *)(void *)half, real};
@@ -97,7 +88,7 @@ static void check_elements(gpu_test *test) {
     expect_halves(test, "fast_halves", x, half, N);
     gpu_must(fd_launch_from_f16(&test->queue, out.half, N, real, &err), &err);
     gpu_download(test, real, found, N);
-    for (int i = 0; i < N; i++) want[i] = rounded(x[i]);
+    for (int i = 0; i < N; i++) want[i] = gpu_rounded_f16(x[i]);
     gpu_expect_equal(test, "fast_reals", want, found, N);
     gpu_release(test);
 }

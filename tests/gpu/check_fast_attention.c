@@ -10,19 +10,10 @@
 #include "model/gguf/quant.h"
 #include "tests/gpu/kernel_check.h"
 
-/* Uniform in ±1. */
-static void fill(gpu_test *test, float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)gpu_random_bits(test) * 0x1p-31f;
-}
-
-static float rounded(float x) {
-    return fd_f16_to_f32(fd_f32_to_f16(x));
-}
-
 /* A cache of n values in binary16, and what they are. */
 static uint16_t *random_cache(gpu_test *test, float *real, size_t n) {
     uint16_t *half = gpu_host(test, n * sizeof *half);
-    fill(test, real, n);
+    gpu_fill_uniform(test, real, n);
     for (size_t i = 0; i < n; i++) half[i] = fd_f32_to_f16(real[i]), real[i] = fd_f16_to_f32(half[i]);
     return half;
 }
@@ -42,7 +33,7 @@ static void host_attention(const shape *s, int32_t head, int32_t pos, bool round
     for (int32_t t = first; t <= pos; t++) {
         double dot = 0;
         for (int32_t i = 0; i < d; i++)
-            dot += (double)(round_q ? rounded(q[i]) : q[i]) * (double)k[t * stride + own + i];
+            dot += (double)(round_q ? gpu_rounded_f16(q[i]) : q[i]) * (double)k[t * stride + own + i];
         dot /= sqrt((double)d);
         if (s->softcap > 0) dot = (double)s->softcap * tanh(dot / (double)s->softcap);
         weights[t] = dot;
@@ -112,7 +103,7 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
     float *found = gpu_floats(test, n_q), *again = gpu_floats(test, n_q);
     float *sinks = gpu_floats(test, (size_t)s->n_head);
     uint16_t *k16 = random_cache(test, k, n_cache), *v16 = random_cache(test, v, n_cache);
-    fill(test, q, n_q);
+    gpu_fill_uniform(test, q, n_q);
     /* The key behind the last row's, which nothing may read, looks like that row's first query, so that taking it in
      * shows. */
     const float *last_q = q + n_q - s->n_head * s->head_dim;
@@ -121,7 +112,7 @@ static void check_shape(gpu_test *test, const shape *s, int32_t n_tok, int32_t p
         k[behind + i] = fd_f16_to_f32(k16[behind + i]);
     }
     for (size_t i = 0; i < n_q; i++) q[i] *= 8; /* weights that differ */
-    fill(test, sinks, (size_t)s->n_head);
+    gpu_fill_uniform(test, sinks, (size_t)s->n_head);
     bool one = n_tok == 1;
     const fd_attn_f16 heads = {.n_head = s->n_head,
                                .n_head_kv = s->n_head_kv,
@@ -206,7 +197,7 @@ static void check_shared_scratch(gpu_test *test) {
     float *q = gpu_floats(test, MOST_Q), *k = gpu_floats(test, MOST_CACHE), *v = gpu_floats(test, MOST_CACHE);
     float *alone = gpu_floats(test, MOST_Q), *found = gpu_floats(test, MOST_Q);
     uint16_t *k16 = random_cache(test, k, MOST_CACHE), *v16 = random_cache(test, v, MOST_CACHE);
-    fill(test, q, MOST_Q);
+    gpu_fill_uniform(test, q, MOST_Q);
     float *dq = gpu_upload(test, q, sizeof *q * MOST_Q), *dk = gpu_upload(test, k16, sizeof *k16 * MOST_CACHE),
           *dv = gpu_upload(test, v16, sizeof *v16 * MOST_CACHE), *dpos = gpu_upload(test, &pos, sizeof pos);
     size_t most = 0;

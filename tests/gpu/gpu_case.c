@@ -121,6 +121,14 @@ void gpu_fill(gpu_test *test, float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = gpu_random(test);
 }
 
+void gpu_fill_uniform(gpu_test *test, float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = (float)(int32_t)gpu_random_bits(test) * 0x1p-31f;
+}
+
+float gpu_rounded_f16(float x) {
+    return fd_f16_to_f32(fd_f32_to_f16(x));
+}
+
 const uint32_t gpu_weight_types[GPU_WEIGHT_TYPES] = {
     FD_F32,    FD_F16,   FD_BF16,  FD_Q8_0,    FD_Q4_0,   FD_Q4_1,  FD_Q5_0,    FD_Q5_1,  FD_Q2_K,
     FD_Q3_K,   FD_Q4_K,  FD_Q5_K,  FD_Q6_K,    FD_IQ4_NL, FD_MXFP4, FD_NVFP4,   FD_IQ2_S, /* layouts */

@@ -44,6 +44,8 @@ void gpu_download(gpu_test *test, const float *device, float *host, size_t n); /
 float gpu_random(gpu_test *test);
 uint32_t gpu_random_bits(gpu_test *test);
 void gpu_fill(gpu_test *test, float *x, size_t n);
+void gpu_fill_uniform(gpu_test *test, float *x, size_t n); /* in ±1 */
+float gpu_rounded_f16(float x);
 
 /* The weight types of all device layouts (fd_packed_type), then those that share one of these. */
 enum { GPU_LAYOUTS = 17, GPU_WEIGHT_TYPES = 31 };

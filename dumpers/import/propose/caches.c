@@ -64,7 +64,7 @@ static double away_of(const fd_proposer *p, const fd_proposed *item) {
     return code == FD_OK && norms > 0 ? 1 - fabs(all.product) / norms : NAN;
 }
 
-static bool has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node) {
+bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node) {
     return item->clear && !item->slice[0] && item->best[0].node >= 0 &&
            strcmp(fd_trace_node_at(p->ref, item->best[0].node)->name, node) == 0;
 }
@@ -73,7 +73,7 @@ static bool has_values_of(const fd_proposer *p, const fd_proposed *item, const c
 static bool pair_of(fd_proposer *p, const char *node, fd_proposed *pair[2]) {
     int n = 0;
     for (size_t i = 0; i < p->n; i++) {
-        if (!has_values_of(p, &p->items[i], node)) continue;
+        if (!fd_propose_has_values_of(p, &p->items[i], node)) continue;
         if (n == 2) return false;
         pair[n++] = &p->items[i];
     }
@@ -114,7 +114,7 @@ static double further(const fd_proposer *p, const fd_trace_node *cache, fd_propo
         if (!is_alike(cache, node)) continue;
         for (int i = 0; i < 2; i++) {
             const fd_proposed *own = in_layer(p, of[i], node->layer);
-            const double away = !own ? 0 : has_values_of(p, own, node->inputs[0]) ? away_of(p, own) : 1;
+            const double away = !own ? 0 : fd_propose_has_values_of(p, own, node->inputs[0]) ? away_of(p, own) : 1;
             if (isfinite(away)) sum += i ? -away : away;
         }
     }

@@ -137,6 +137,9 @@ void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_prop
  * other name is. Asks, instead of taking it by `rule` for node `last`, unless its values are nearest to that layer's; false: no. */
 bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *rule, fd_proposed *item, int32_t last);
 
+/* Is it clear that the name, not a part of it, has the values of the node called `node`? */
+bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);
+
 /* Is some name that node, by its values or by what was written? `but` is not asked; NULL. */
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
 /* May the tensor be the node, by its number of elements? */

@@ -13,12 +13,8 @@ static bool pairs_otherwise(const fd_proposed *item) {
 static const fd_proposed *name_of(const fd_proposer *p, int32_t layer, const char *suffix) {
     char node[96];
     snprintf(node, sizeof node, "blk.%d.%s", layer, suffix);
-    for (size_t i = 0; i < p->n; i++) {
-        const fd_proposed *item = &p->items[i];
-        if (item->clear && !item->slice[0] && item->best[0].node >= 0 &&
-            strcmp(fd_trace_node_at(p->ref, item->best[0].node)->name, node) == 0)
-            return item;
-    }
+    for (size_t i = 0; i < p->n; i++)
+        if (fd_propose_has_values_of(p, &p->items[i], node)) return &p->items[i];
     return NULL;
 }
 
