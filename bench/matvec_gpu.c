@@ -1,7 +1,8 @@
-/* matvec_gpu [TYPE [many|q8act|beside]]: the matrix kernels alone, on shapes of real models: GB/s of weights for one
- * token row with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and TFLOP/s for 512,
- * beside a device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row instead. `beside`:
- * the chosen ones of exact and of q8act, both without a norm and with one.
+/* matvec_gpu [TYPE [many|q8act|beside|few [ROWSxCOLUMNS]]]: the matrix kernels alone, on shapes of real models: GB/s of
+ * weights for one token row with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and
+ * TFLOP/s for 512, beside a device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row
+ * instead. `beside`: the chosen ones of exact and of q8act, both without a norm and with one. `few`: q8act's products of
+ * 8, 16, 32 and 64 rows.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
@@ -33,6 +34,8 @@ static const fd_q8_form q8_forms[] = {
 };
 enum { N_Q8_FORM = sizeof q8_forms / sizeof *q8_forms };
 
+static const int32_t few_rows[] = {16, 32, 48, 64, 112, 128, 192, 224};
+
 typedef struct bench {
     fd_launch_context queue;
     gpu_clock clock;
@@ -48,13 +51,19 @@ typedef struct job {
     bool q8act, norm;
     const float *x;
     float *out;
+    const fd_q8_rows *blocks; /* of several rows; NULL: floats */
+    int32_t rows;             /* of weights, of a thread block; 0: the chosen number */
 } job;
 
 static fd_code try_launch(const job *j, int i, fd_error *err) {
     fd_launch_context queue = j->b->queue;
-    queue.overlap = i > 0 && j->n_tok == 1;
+    queue.overlap = i > 0 && (j->n_tok == 1 || j->blocks);
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
+    if (j->blocks) {
+        fd_q8_matmul product = {fd_matmul_of(&matrix, NULL, NULL, j->n_tok, j->out), *j->blocks, 0};
+        return fd_launch_q8_matmul_few(&queue, &product, j->rows, err);
+    }
     if (j->n_tok > FD_MATVEC_TOKENS) {
         fd_matmul tiled = fd_matmul_of(&matrix, NULL, j->x, j->n_tok, j->out);
         return fd_launch_matmul_tile(&queue, &tiled, err);
@@ -120,7 +129,30 @@ static double copy_rate(const bench *b, void *from, void *to) {
     return median(rates, ROUNDS);
 }
 
-typedef enum measurement { FORMS, MANY_ROWS, Q8ACT, BESIDE } measurement;
+typedef enum measurement { FORMS, MANY_ROWS, Q8ACT, BESIDE, FEW } measurement;
+
+/* GB/s of 8, 16, 32 and 64 rows, which are blocks already, with each number of rows of weights that a thread block can
+ * have. */
+static void measure_few(job *j, double gigabytes) {
+    for (j->n_tok = 8; j->n_tok <= FD_Q8_FEW; j->n_tok *= 2) {
+        void *memory;
+        fd_error err = {0};
+        cuda(cudaMalloc(&memory, fd_q8_rows_bytes(j->matrix.n_col, j->n_tok)));
+        fd_q8_rows blocks = fd_q8_rows_at(memory, j->matrix.n_col, j->n_tok);
+        must(fd_launch_q8_quantize(&j->b->queue, j->x, j->n_tok, j->matrix.n_col, &blocks, &err), &err);
+        j->blocks = &blocks;
+        printf(" | %d:", j->n_tok);
+        for (size_t i = 0; i < sizeof few_rows / sizeof *few_rows; i++) {
+            j->rows = few_rows[i];
+            if (runs(j)) printf(" %d %.1f", few_rows[i], 1e6 * seconds(j, LAUNCHES));
+        }
+        j->rows = 0;
+        printf(" chosen %.1f us, %.0f", 1e6 * seconds(j, LAUNCHES), gigabytes / seconds(j, LAUNCHES));
+        j->blocks = NULL;
+        cuda(cudaFree(memory));
+    }
+    printf("\n");
+}
 
 /* Exact and q8act take turns; GB/s, and how much faster q8act is. */
 static void measure_beside(job *j, double gigabytes) {
@@ -165,7 +197,9 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
     printf("%-5s %6lldx%-6lld", fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col);
     const double gigabytes = 1e-9 * (double)file_row * (double)n_row, flops = 2e-12 * (double)n_row * (double)n_col;
     if (what == BESIDE) measure_beside(&j, gigabytes);
-    for (int i = 0; what != BESIDE && i < (q8act ? N_Q8_FORM : N_FORM); i++) {
+    if (what == FEW) measure_few(&j, gigabytes);
+    const bool one = what != BESIDE && what != FEW;
+    for (int i = 0; one && i < (q8act ? N_Q8_FORM : N_FORM); i++) {
         j.form = q8act ? NULL : &forms[i];
         j.q8_form = q8act ? &q8_forms[i] : NULL;
         j.q8act = q8act;
@@ -175,14 +209,14 @@ static void measure(const bench *b, uint32_t dtype, int64_t n_row, int64_t n_col
             printf("     -");
     }
     j.form = NULL, j.q8_form = NULL;
-    if (what != BESIDE) printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
+    if (one) printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
     if (many) {
         j.n_tok = 8;
         printf(" | %5.0f", gigabytes / seconds(&j, LAUNCHES));
         j.n_tok = MANY;
         printf(" | %5.1f", flops * MANY / seconds(&j, 2));
     }
-    if (what != BESIDE) printf("\n");
+    if (one) printf("\n");
     fflush(stdout);
     cuda(cudaFree(device));
     cuda(cudaFree(dx));
@@ -206,12 +240,14 @@ int main(int argc, char **argv) {
     printf("%s; device-to-device copy %.0f GB/s (read and written)\n", name, copy_rate(&b, from, to));
     cuda(cudaFree(from));
     cuda(cudaFree(to));
-    static const char *const names[] = {[MANY_ROWS] = "many", [Q8ACT] = "q8act", [BESIDE] = "beside"};
+    static const char *const names[] = {[MANY_ROWS] = "many", [Q8ACT] = "q8act", [BESIDE] = "beside", [FEW] = "few"};
     measurement what = FORMS;
-    for (int i = MANY_ROWS; argc > 2 && i <= BESIDE; i++)
+    for (int i = MANY_ROWS; argc > 2 && i <= FEW; i++)
         if (strcmp(argv[2], names[i]) == 0) what = (measurement)i;
-    bool quantised_only = what == Q8ACT || what == BESIDE;
-    if (what == BESIDE) {
+    bool quantised_only = what == Q8ACT || what == BESIDE || what == FEW;
+    if (what == FEW) {
+        printf("8, 16, 32, 64 rows of int8: us by rows of weights a thread block; the chosen form, us, GB/s\n");
+    } else if (what == BESIDE) {
         printf("one row, GB/s: exact, q8act, their ratio; the same behind a norm\n");
     } else {
         bool q8act = what == Q8ACT;
@@ -231,6 +267,9 @@ int main(int argc, char **argv) {
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             bool whole = shapes[s][1] % fd_dtype_get(types[t])->block_elements == 0;
             if (quantised_only && !fd_q8_can(types[t])) continue;
+            char shape[48];
+            snprintf(shape, sizeof shape, "%lldx%lld", (long long)shapes[s][0], (long long)shapes[s][1]);
+            if (argc > 3 && strcmp(argv[3], shape) != 0) continue;
             if (whole && (argc < 2 || strcmp(argv[1], fd_dtype_get(types[t])->name) == 0))
                 measure(&b, types[t], shapes[s][0], shapes[s][1], what);
         }

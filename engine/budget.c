@@ -7,6 +7,7 @@
 #include "engine/internal.h"
 #include "kernels/attention/attention.h"
 #include "kernels/int8/q8.h"
+#include "kernels/matmul/few_f16.h"
 #include "kernels/matmul/matmul.h"
 
 enum {
@@ -38,6 +39,17 @@ int32_t fd_step_rows(int32_t n_seq) {
     return n_seq < FD_MATVEC_TOKENS ? n_seq : FD_MATVEC_TOKENS;
 }
 
+size_t fd_few_f16_scratch_bytes(const fd_graph *graph, int32_t n_seq) {
+    size_t most = 0;
+    if (n_seq <= fd_step_rows(n_seq) || n_seq > FD_FEW_F16) return 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (!fd_few_f16_takes(graph, i)) continue;
+        size_t bytes = fd_few_f16_bytes(graph->weights[graph->nodes[i].weight[0]].n_col, n_seq);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 /* What memory depends on: of a graph, or of one GPU's split of it. */
 typedef struct plans {
     const fd_graph *whole; /* by which all GPUs cut a long prompt alike */
@@ -54,8 +66,9 @@ static void free_plans(plans *p) {
     if (p->is_split) fd_split_free(&p->split);
 }
 
-static fd_code make_plans(const fd_graph *whole, fd_numerics numerics, fd_rank_of rank, plans *out, fd_error *err) {
-    bool fast = numerics == FD_NUMERICS_FAST;
+static fd_code make_plans(const fd_graph *whole, const fd_engine_size *size, fd_rank_of rank, plans *out,
+                          fd_error *err) {
+    bool fast = size->numerics == FD_NUMERICS_FAST;
     *out = (plans){.whole = whole,
                    .is_split = rank.n > 1,
                    .has_mailbox = rank.n > 1 && !rank.apart,
@@ -64,8 +77,11 @@ static fd_code make_plans(const fd_graph *whole, fd_numerics numerics, fd_rank_o
     const fd_graph *graph = out->is_split ? out->split.graph : whole;
     fd_code code = fd_weights_bytes(graph, &out->weights, err);
     if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &out->prompt, err);
-    if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_STEP : FD_PLAN_STEP, &out->step, err);
     if (code == FD_OK) code = fd_plan_make(graph, fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &out->batch, err);
+    bool as_batch =
+        code == FD_OK && fast && fd_plan_batches(&out->batch) && fd_few_f16_scratch_bytes(graph, size->n_seq) > 0;
+    fd_plan_kind step = as_batch ? FD_PLAN_FAST_BATCH : fast ? FD_PLAN_FAST_STEP : FD_PLAN_STEP;
+    if (code == FD_OK) code = fd_plan_make(graph, step, &out->step, err);
     if (code != FD_OK) free_plans(out);
     return code;
 }
@@ -98,6 +114,7 @@ static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     if (batches) m.scratch += fd_slots_bytes(&p->batch, (fd_extent){n_seq, n_ctx, n_seq});
     if (q8act && prompt > 1) m.scratch += fd_align(fd_q8_scratch_bytes(graph, prompt));
     if ((q8act || fast) && batches) m.scratch += fd_align(fd_q8_scratch_bytes(graph, n_seq));
+    if (fast && batches) m.scratch += fd_align(fd_few_f16_scratch_bytes(graph, n_seq));
     if (fast) {
         fd_launch_context ctx = {.n_sm = size->n_sm};
         m.scratch += FD_CUBLAS_WORKSPACE + fd_align(fd_fast_weight_bytes(&p->prompt)) +
@@ -117,7 +134,7 @@ fd_code fd_engine_memory_of_rank(const fd_graph *graph, const fd_engine_size *si
                                  fd_engine_memory *out, fd_error *err) {
     plans p;
     *out = (fd_engine_memory){0};
-    FD_TRY(make_plans(graph, size->numerics, rank, &p, err));
+    FD_TRY(make_plans(graph, size, rank, &p, err));
     *out = measure(&p, size);
     free_plans(&p);
     return FD_OK;
@@ -171,7 +188,7 @@ fd_code fd_engine_memory_fits(const fd_graph *graph, const fd_engine_size *size,
                               fd_error *err) {
     char text[256], advice[96];
     plans p;
-    FD_TRY(make_plans(graph, size->numerics, rank, &p, err));
+    FD_TRY(make_plans(graph, size, rank, &p, err));
     fd_engine_memory m = measure(&p, size);
     bool fit = fd_engine_memory_total(&m) <= free_bytes;
     int32_t fits = fit ? 0 : context_that_fits(&p, size, free_bytes);

@@ -57,6 +57,7 @@ static fd_pass batch_pass(fd_engine *e, const fd_batch *batch, int32_t done, int
                     .n_kv_end = batch->pos0 + batch->n_tok,
                     .sequence = e->exec.sequence,
                     .inputs = e->state.inputs,
+                    .halves = batch->n_tok == 1 ? e->step.halves.data : NULL,
                     .tail = batch->all_logits || observed                       ? FD_ROWS_ALL
                             : last && (batch->logits != NULL || e->keep_logits) ? FD_ROWS_LAST
                                                                                 : FD_ROWS_NONE,

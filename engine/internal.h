@@ -51,6 +51,7 @@ typedef struct fd_engine_step {
     int32_t one_rows;               /* so many sequences run as one does, everything fused; 0: none */
     bool batches;                   /* there are several sequences, and `many` can run */
     fd_block q8_rows;               /* of `many` */
+    fd_block halves;                /* of both, where few_f16 takes products (kernels/matmul/few_f16.h) */
     fd_captured graphs[2][2];       /* [the token comes from the device][short context] */
     fd_captured *batch_graphs;      /* [n_seq + 1][sampled][short context], by the rows of the step; owned */
 } fd_engine_step;

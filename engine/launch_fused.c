@@ -94,8 +94,7 @@ fd_code fd_run_matmuls(fd_pass *pass, const fd_item *item, fd_error *err) {
                                       .bias = fd_pass_vector(pass, node->weight[1]),
                                       .out = fd_pass_tensor(pass, node->id)};
     }
-    if (item->int8) return fd_launch_int8_products(pass, fd_pass_node(pass, item->node)->input[0], &in, err);
-    return fd_launch_matmul(&pass->ctx, &in, err);
+    return fd_launch_products(pass, item->node, item->int8, &in, err);
 }
 
 fd_code fd_run_add_norm(fd_pass *pass, const fd_item *item, fd_error *err) {

@@ -46,8 +46,7 @@ fd_code fd_launch_op_rms_norm(const fd_node_job *j, fd_error *err) {
 fd_code fd_launch_op_matmul(const fd_node_job *j, fd_error *err) {
     fd_matmul in = fd_matmul_of(fd_pass_matrix(j->pass, j->node), fd_pass_vector(j->pass, j->node->weight[1]), j->in[0],
                                 j->n_tok, j->out);
-    if (j->int8) return fd_launch_int8_products(j->pass, j->node->input[0], &in, err);
-    return fd_launch_matmul(&j->pass->ctx, &in, err);
+    return fd_launch_products(j->pass, j->node->id, j->int8, &in, err);
 }
 
 fd_code fd_launch_op_rope(const fd_node_job *j, fd_error *err) {

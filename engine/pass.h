@@ -26,6 +26,7 @@ typedef struct fd_pass {
     bool samples;              /* the next tokens are sampled at the end */
     void *q8_rows;             /* q8act, several rows: fd_q8_scratch_bytes for a product's activations */
     int32_t q8_node, q8_n_tok; /* whose rows lie there; n_tok 0: none's */
+    void *halves;              /* fast, a token of each of many sequences: fd_few_f16_scratch_bytes; else NULL */
     fd_sync_observe *observe;  /* NULL: no one looks */
     uint32_t n_gather, sent;   /* launched so far (engine/ranks.h); the one whose elements are sent before it */
     bool is_captured;          /* into a CUDA graph: nothing runs yet */
@@ -70,6 +71,8 @@ fd_launcher fd_run_matvec, fd_run_attn_decode, fd_run_matmuls, fd_run_add_norm, 
 fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_gemm_f16, fd_run_gemm_add_f16;
 /* Rounds a result in binary32 where a product reads it in binary16. */
 fd_code fd_round_to_half(fd_pass *pass, int32_t node, fd_error *err);
+/* products.c: products of one input and type, the first of which is node `id`. */
+fd_code fd_launch_products(fd_pass *pass, int32_t id, bool int8, const fd_matmul *in, fd_error *err);
 /* int8.c: products of node `input`'s rows, whose int8 blocks stay in the pass for the next ones of the same input. */
 fd_code fd_launch_int8_products(fd_pass *pass, int32_t input, const fd_matmul *in, fd_error *err);
 /* override.c */

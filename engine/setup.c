@@ -32,29 +32,47 @@ static fd_code choose_faster(fd_engine *e, fd_int8 where, bool *int8, fd_error *
     return of_full ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
 }
 
-/* Fast numerics of several sequences: each must have the bits that it has alone. Up to a step's rows they have exact's
- * products, whose kernels read weights once for all of them; more have int8 blocks, on tensor cores. */
+/* Where int8 blocks of several sequences are faster than exact's products, which are fused: everywhere from four
+ * sequences on, and of fewer but for Q8_0, which costs exact least (docs/performance-diary.md). */
+static fd_int8 for_several(const fd_engine *e) {
+    enum { MANY = 4 };
+    const fd_graph *graph = e->exec.graph;
+    for (int32_t i = 0; i < graph->n_node && e->exec.n_seq < MANY; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op == FD_OP_MATMUL && graph->weights[node->weight[0]].dtype == FD_Q8_0) return FD_INT8_NEVER;
+    }
+    return FD_INT8_ALWAYS;
+}
+
+/* In fast numerics each of several sequences must have the bits that it has alone: what is an int8 product does not
+ * depend on how many there are at the time. */
 static fd_code choose_int8(fd_engine *e, fd_int8 where, bool *int8, fd_error *err) {
     if (e->exec.numerics == FD_NUMERICS_Q8ACT) fd_int8_choose_all(e->exec.graph, int8);
-    if (e->fast && (e->exec.n_seq == 1 || e->exec.n_seq > fd_step_rows(e->exec.n_seq)))
-        FD_TRY(choose_faster(e, where, int8, err));
+    if (where == FD_INT8_WHERE_FASTER && e->exec.n_seq > 1) where = for_several(e);
+    if (e->fast) FD_TRY(choose_faster(e, where, int8, err));
     for (int32_t i = 0; i < e->exec.graph->n_node; i++)
         if (e->fast && int8[i]) e->exec.numerics_name = "fast-int8";
     return FD_OK;
 }
 
+/* Bytes of the halves of a token of each sequence, where products take them. */
+static size_t halves_of(const fd_engine *e) {
+    return e->fast && e->step.batches ? fd_few_f16_scratch_bytes(e->exec.graph, e->exec.n_seq) : 0;
+}
+
 static fd_code make_plans(fd_engine *e, bool fuse, fd_int8 where, bool *int8, fd_error *err) {
     const fd_graph *graph = e->exec.graph;
     FD_TRY(choose_int8(e, where, int8, err));
-    FD_TRY(fd_plan_make(graph, step_kind(e, fuse), &e->step.one, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_BATCH : FD_PLAN_BATCH, &e->step.many, err));
+    e->step.batches = e->exec.n_seq > 1 && fd_plan_batches(&e->step.many);
+    fuse = fuse && halves_of(e) == 0; /* one token has the bits of one of many: its products are theirs */
+    FD_TRY(fd_plan_make(graph, step_kind(e, fuse), &e->step.one, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_NODES : FD_PLAN_NODES, &e->prompt.nodes, err));
     FD_TRY(fd_plan_make(graph, e->fast ? FD_PLAN_FAST_ROWS : FD_PLAN_ROWS, &e->prompt.rows, err));
     fd_plan *const all[] = {&e->step.one, &e->step.many, &e->prompt.nodes, &e->prompt.rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) fd_plan_mark_int8(all[i], int8);
-    e->prompt.fuses_rows = fuse;
-    e->step.batches = e->exec.n_seq > 1 && fd_plan_batches(&e->step.many);
-    bool has_int8 = false; /* whose one-row kernels take no more */
+    e->prompt.fuses_rows = fuse; /* not read in fast numerics */
+    bool has_int8 = false;       /* whose one-row kernels take no more */
     for (int32_t i = 0; i < e->step.one.n_item; i++) has_int8 = has_int8 || e->step.one.items[i].int8;
     if (e->step.batches && fuse && !has_int8 && fd_plan_batches(&e->step.one))
         e->step.one_rows = fd_step_rows(e->exec.n_seq);
@@ -76,6 +94,7 @@ static fd_code make_steps(fd_engine *e, fd_error *err) {
     if (!e->step.batch_graphs) return fd_fail(err, FD_ERR_MEMORY, "engine: out of memory");
     if (e->exec.numerics != FD_NUMERICS_EXACT)
         FD_TRY(fd_device_reserve(&e->step.q8_rows, fd_q8_scratch_bytes(e->exec.graph, n_seq), "int8 activations", err));
+    if (halves_of(e) > 0) FD_TRY(fd_device_reserve(&e->step.halves, halves_of(e), "halves of activations", err));
     return FD_OK;
 }
 
@@ -115,6 +134,7 @@ static void release_step(fd_engine_step *step, int32_t n_seq) {
     fd_slots_free(&step->one_slots);
     fd_slots_free(&step->many_slots);
     fd_device_free(&step->q8_rows);
+    fd_device_free(&step->halves);
     fd_plan_free(&step->one);
     fd_plan_free(&step->many);
 }

@@ -13,6 +13,7 @@ static fd_pass step_pass(fd_engine *e, const fd_plan *plan, const fd_slots *slot
                     .n_tok = n_row,
                     .n_kv = e->exec.n_ctx,
                     .inputs = e->state.inputs,
+                    .halves = e->step.halves.data,
                     .tail = FD_ROWS_ALL,
                     .short_context = last < FD_ATTENTION_SHORT_CONTEXT};
     pass.ctx.overlap = e->device.overlap;

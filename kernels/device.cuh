@@ -136,6 +136,14 @@ __device__ __forceinline__ uint64_t fd_policy_evict_first() {
     return policy;
 }
 
+__device__ __forceinline__ uint64_t fd_policy_evict_last() {
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
 /* What the thread has requested since the last call is one group. Waits return when at most LEFT of its groups, or 1, 2
  * or 3 (`left`), or none of its copies are under way; a barrier then shows the copies to the block. */
 __device__ __forceinline__ void fd_cp_async_commit_group() {

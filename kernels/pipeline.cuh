@@ -1,5 +1,5 @@
-/* mbarriers, TMA and bulk copies, and setmaxnreg (sm_90; before it the functions do nothing, and no kernel that calls
- * them is launched). Producers and consumers hand stages of shared memory to each other with them.
+/* mbarriers (sm_80), TMA and bulk copies, and setmaxnreg (sm_90; before it the functions do nothing, and no kernel that
+ * calls them is launched). Producers and consumers hand stages of shared memory to each other with them.
  *
  * An mbarrier counts arrivals and the bytes of copies; its phase ends when all have come. Phases are told apart by
  * their parity: a fresh barrier is in phase 0, so the first wait is for parity 0. Addresses are shared ones. */
@@ -13,14 +13,25 @@
 #include "kernels/device.cuh"
 
 __device__ __forceinline__ void fd_mbarrier_init(uint32_t barrier, unsigned arrivals) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+#endif
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); /* bulk copies see it too */
 #endif
 }
 __device__ __forceinline__ void fd_mbarrier_arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+#endif
+}
+/* An arrival of the thread, once all copies that it has requested by cp.async have come; one of those that init
+ * counts. */
+__device__ __forceinline__ void fd_mbarrier_arrive_after_copies(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 /* A warp's arrival: its lanes meet, then one arrives for all. compute-sanitizer's racecheck orders only what the
@@ -58,6 +69,35 @@ __device__ __forceinline__ void fd_mbarrier_wait(uint32_t barrier, unsigned pari
                  "}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@done bra through;\n"
+                 "bra again;\n"
+                 "through:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+#endif
+}
+
+/* The same for a phase that is not expected soon: the warp sleeps, so that its asking takes no other warp's turns. */
+__device__ __forceinline__ void fd_mbarrier_wait_asleep(uint32_t barrier, unsigned parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
+                 "@done bra through;\n"
+                 "bra again;\n"
+                 "through:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity), "r"(1000000) /* nanoseconds */
+                 : "memory");
+#else
+    fd_mbarrier_wait(barrier, parity);
 #endif
 }
 

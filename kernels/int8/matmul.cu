@@ -1,6 +1,6 @@
-/* Matrix product of q8act on tensor cores, for several rows of activations.
+/* Matrix product of q8act on tensor cores, for more than FD_Q8_FEW rows of activations.
  *
- * A thread block computes ROWS rows of weights, 128 or 32, by 16·NT tokens. Half of its warps take the blocks of even
+ * A thread block computes ROWS rows of weights by 16·NT tokens. Half of its warps take the blocks of even
  * number, half those of odd number, which are the two partial sums; they meet at the end. One mma.m16n8k32 is the
  * integer dot of one block for 16 × 8 outputs (k16 where a block has two scales); it starts at the bits that make the
  * sum a float, so that what is left are two fused multiply-adds an output. */
@@ -11,10 +11,10 @@
 namespace {
 
 /* One unit: its blocks of the warp's parity, in order. */
-template <uint32_t DTYPE, int ROWS, int MT, int NT>
+template <uint32_t DTYPE, int MT, int NT>
 __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *stage, int n_block, int warp_row,
                                          int warp_token, int parity, float (&acc)[MT][NT][4]) {
-    using L = layout_of<DTYPE, ROWS, NT>;
+    using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t of_w = fd_shared_address(weights) + (warp_row + lane % 16) * 128;
@@ -71,10 +71,10 @@ __device__ __forceinline__ void add_unit(const uint8_t *weights, const uint8_t *
 }
 
 /* The two partial sums meet: each half of the warps finishes half of its tiles of 16 rows. */
-template <int ROWS, int MT, int NT>
+template <int MT, int NT>
 __device__ __forceinline__ void finish(const q8_matmul_args &a, const tile_part &part, float *shared, int64_t row0,
                                        int token0, int parity, float (&acc)[MT][NT][4]) {
-    constexpr int half = MT / 2, pairs = threads_of<ROWS, MT> / 64;
+    constexpr int half = MT / 2, pairs = threads_of<MT> / 64;
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = (int)threadIdx.x / 32;
     float4 *mine = (float4 *)shared + warp * half * NT * 32 + lane;
     float4 *other = (float4 *)shared + (warp ^ pairs) * half * NT * 32 + lane;
@@ -104,9 +104,9 @@ __device__ __forceinline__ void finish(const q8_matmul_args &a, const tile_part 
         }
 }
 
-template <uint32_t DTYPE, int ROWS, int MT, int NT>
-__global__ void __launch_bounds__(threads_of<ROWS, MT>, 1) q8_matmul(const __grid_constant__ q8_matmul_args a) {
-    using L = layout_of<DTYPE, ROWS, NT>;
+template <uint32_t DTYPE, int MT, int NT>
+__global__ void __launch_bounds__(threads_of<MT>, 1) q8_matmul(const __grid_constant__ q8_matmul_args a) {
+    using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
     constexpr int down = ROWS / (16 * MT), buffer = L::weights + L::table; /* warps; bytes */
     uint8_t *shared = (uint8_t *)fd_shared_floats(), *stages = shared + L::at_stages;
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(threads_of<ROWS, MT>, 1) q8_matmul(const __gri
     const int token0 = (int)blockIdx.x * L::tokens;
     const int n_unit = (a.n_block + 2 * F::blocks - 1) / (2 * F::blocks);
     float acc[MT][NT][4] = {};
-    weights_in_flight<DTYPE, ROWS, NT, threads_of<ROWS, MT>> weights(a, part, row0);
-    activations<DTYPE, ROWS, NT, threads_of<ROWS, MT>> x(a, token0);
+    weights_in_flight<DTYPE, NT, threads_of<MT>> weights(a, part, row0);
+    activations<DTYPE, NT, threads_of<MT>> x(a, token0);
 
     fd_pdl_launch_dependents();
     weights.load(a, 0);
@@ -141,17 +141,17 @@ __global__ void __launch_bounds__(threads_of<ROWS, MT>, 1) q8_matmul(const __gri
         fd_cp_async_commit_group();
         if (unit + 1 < n_unit) weights.store(shared + (unit + 1) % 2 * buffer);
         if (unit + 2 < n_unit) weights.load(a, unit + 2);
-        add_unit<DTYPE, ROWS, MT, NT>(shared + unit % 2 * buffer, stages + at * L::stage,
-                                      a.n_block - unit * 2 * F::blocks, warp_row, warp_token, parity, acc);
+        add_unit<DTYPE, MT, NT>(shared + unit % 2 * buffer, stages + at * L::stage, a.n_block - unit * 2 * F::blocks,
+                                warp_row, warp_token, parity, acc);
         at = at == L::depth - 1 ? 0 : at + 1;
     }
     fd_cp_async_wait_all();
-    finish<ROWS, MT, NT>(a, part, (float *)shared, row0 + warp_row, token0 + warp_token, parity, acc);
+    finish<MT, NT>(a, part, (float *)shared, row0 + warp_row, token0 + warp_token, parity, acc);
 }
 
-template <uint32_t DTYPE, int ROWS, int MT, int NT>
+template <uint32_t DTYPE, int MT, int NT>
 fd_code launch(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *err) {
-    using L = layout_of<DTYPE, ROWS, NT>;
+    using L = layout_of<DTYPE, NT>;
     q8_matmul_args args = {};
     int64_t row_tiles = 0;
     FD_TRY(fd_tile_product(&in->product, "q8_matmul", ROWS, &args.product, &row_tiles, err));
@@ -162,34 +162,29 @@ fd_code launch(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *e
     /* Token tiles first: blocks that run together share rows of weights. */
     const dim3 grid(fd_blocks(args.product.n_tok, L::tokens), (unsigned)row_tiles);
     constexpr size_t ring = (size_t)L::at_stages + (size_t)L::depth * L::stage,
-                     end = (size_t)threads_of<ROWS, MT> * MT / 2 * NT * sizeof(float4);
-    return fd_launch(ctx, "q8_matmul", q8_matmul<DTYPE, ROWS, MT, NT>, grid, threads_of<ROWS, MT>,
-                     ring > end ? ring : end, err, args);
+                     end = (size_t)threads_of<MT> * MT / 2 * NT * sizeof(float4);
+    return fd_launch(ctx, "q8_matmul", q8_matmul<DTYPE, MT, NT>, grid, threads_of<MT>, ring > end ? ring : end, err,
+                     args);
 }
 
 template <uint32_t DTYPE> fd_code launch_dtype(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *err) {
-    enum { MANY = 128, FEW = 32 };
-    const int n_tok = in->product.n_tok;
     int tile = in->tile;
     if (tile == 0) {
         int64_t row_tiles = 0;
-        for (int i = 0; i < in->product.n_part; i++) row_tiles += (in->product.part[i].weight.n_row + MANY - 1) / MANY;
-        /* Lower tiles where those of 128 rows, one column of them, would leave half of the multiprocessors without
-         * work; narrower ones where wide ones would, or tokens are few. */
-        const int64_t wide = row_tiles * ((n_tok + 127) / 128);
-        if (n_tok <= 32 && row_tiles * 2 <= ctx->n_sm) return launch<DTYPE, FEW, 2, 2>(ctx, in, err);
-        tile = n_tok <= 32 || wide * 4 <= ctx->n_sm + ctx->n_sm / 8   ? 32
-               : n_tok <= 64 || wide * 2 <= ctx->n_sm + ctx->n_sm / 8 ? 64
-                                                                      : 128;
+        for (int i = 0; i < in->product.n_part; i++) row_tiles += (in->product.part[i].weight.n_row + ROWS - 1) / ROWS;
+        /* Narrower tiles where wide ones would leave half of the multiprocessors without work. */
+        const int64_t wide = row_tiles * ((in->product.n_tok + 127) / 128);
+        tile = wide * 4 <= ctx->n_sm + ctx->n_sm / 8 ? 32 : wide * 2 <= ctx->n_sm + ctx->n_sm / 8 ? 64 : 128;
     }
-    if (tile == 32) return launch<DTYPE, MANY, 2, 2>(ctx, in, err);
-    return tile == 64 ? launch<DTYPE, MANY, 2, 4>(ctx, in, err) : launch<DTYPE, MANY, 4, 8>(ctx, in, err);
+    if (tile == 32) return launch<DTYPE, 2, 2>(ctx, in, err);
+    return tile == 64 ? launch<DTYPE, 2, 4>(ctx, in, err) : launch<DTYPE, 4, 8>(ctx, in, err);
 }
 
 } // namespace
 
 fd_code fd_launch_q8_matmul(const fd_launch_context *ctx, const fd_q8_matmul *in, fd_error *err) {
     const fd_device_matrix *first = &in->product.part[0].weight;
+    if (in->x.panel > 0) return fd_launch_q8_matmul_few(ctx, in, 0, err);
     if (in->tile != 0 && in->tile != 32 && in->tile != 64 && in->tile != 128)
         return fd_fail(err, FD_ERR_INPUT, "kernel q8_matmul: tiles of %d tokens, expected 32, 64 or 128", in->tile);
     if (!fd_q8_can(first->dtype) || first->n_col < 32 || first->n_col % 32 != 0 || first->n_col > in->x.row_bytes)

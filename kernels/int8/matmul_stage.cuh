@@ -12,8 +12,10 @@
 
 namespace {
 
-/* A warp has MT tiles of 16 rows and NT tiles of 8 tokens; ROWS rows and two columns of warps make a parity. */
-template <int ROWS, int MT> constexpr int threads_of = 2 * 2 * ROWS / (16 * MT) * 32;
+/* Rows of weights that a thread block computes. A warp has MT tiles of 16 of them and NT tiles of 8 tokens; all rows and
+ * two columns of warps make a parity. */
+constexpr int ROWS = 128;
+template <int MT> constexpr int threads_of = 2 * 2 * ROWS / (16 * MT) * 32;
 
 struct q8_matmul_args {
     tile_product product; /* its x is not read */
@@ -22,7 +24,7 @@ struct q8_matmul_args {
 };
 
 /* Shared memory, in bytes: two buffers of weights and their scales, then the ring of activations. */
-template <uint32_t DTYPE, int ROWS, int NT> struct layout_of {
+template <uint32_t DTYPE, int NT> struct layout_of {
     using F = q8_format<DTYPE>;
     static constexpr int tokens = 16 * NT;
     static constexpr int subs = F::blocks / 2; /* a unit in rows of 128 elements */
@@ -42,8 +44,8 @@ template <uint32_t DTYPE, int ROWS, int NT> struct layout_of {
 
 /* Eight threads have the eight lanes' words (kernels/formats/pack.h) of a row, of several rows in turn; two threads the
  * scales of a row. */
-template <uint32_t DTYPE, int ROWS, int NT, int THREADS> struct weights_in_flight {
-    using L = layout_of<DTYPE, ROWS, NT>;
+template <uint32_t DTYPE, int NT, int THREADS> struct weights_in_flight {
+    using L = layout_of<DTYPE, NT>;
     using F = q8_format<DTYPE>;
     static constexpr int turns = ROWS * 8 / THREADS;
 
@@ -100,8 +102,8 @@ template <uint32_t DTYPE, int ROWS, int NT, int THREADS> struct weights_in_fligh
 
 /* ---- activations: a thread's pieces of some tokens and of their scales, copied without waiting ---- */
 
-template <uint32_t DTYPE, int ROWS, int NT, int THREADS> struct activations {
-    using L = layout_of<DTYPE, ROWS, NT>;
+template <uint32_t DTYPE, int NT, int THREADS> struct activations {
+    using L = layout_of<DTYPE, NT>;
     static constexpr int quads = L::tokens / 4; /* of tokens, in a row of scales */
 
     const int8_t *x;

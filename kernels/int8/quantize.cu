@@ -1,6 +1,24 @@
 #include "kernels/launch.cuh"
 #include "kernels/int8/q8.h"
 #include "kernels/int8/block.cuh"
+#include "kernels/int8/panel.cuh"
+
+/* Eight elements of a token from column k on, and their block's scale and sum, which one of its four threads keeps. */
+static __device__ __forceinline__ void keep_in_rows(const fd_q8_rows &to, int token, int k, const fd_q8_eighths &q) {
+    *(uint2 *)(to.q + token * to.row_bytes + k) = make_uint2(q.low, q.high);
+    if (k % 32 != 0) return;
+    to.d[(int64_t)(k / 32) * to.tok_stride + token] = q.d;
+    to.sum[(int64_t)(k / 32) * to.tok_stride + token] = q.sum;
+}
+static __device__ __forceinline__ void keep_in_panel(const fd_q8_rows &to, int token, int k, const fd_q8_eighths &q) {
+    int8_t *tile = to.q + (int64_t)(k / Q8_PANEL_COLUMNS) * q8_panel_bytes(to.panel) + token / 8 * Q8_PANEL_TILE;
+    const int of_tile = token % 8, at = k % Q8_PANEL_COLUMNS;
+    *(uint2 *)(tile + of_tile * Q8_PANEL_TOKEN + at) = make_uint2(q.low, q.high);
+    if (k % 32 != 0) return;
+    float *scales = (float *)(tile + Q8_PANEL_SCALES) + (at / 32 * 4 + of_tile / 2) * 4 + of_tile % 2;
+    scales[0] = q.d;
+    scales[2] = q.sum;
+}
 
 /* Four threads a block of 32, eight elements each; blocks past n_col are zeros. */
 __global__ void __launch_bounds__(256) q8_quantize(const float *x, int n_tok, int n_col, fd_q8_rows to) {
@@ -17,11 +35,10 @@ __global__ void __launch_bounds__(256) q8_quantize(const float *x, int n_tok, in
         v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
     }
     const fd_q8_eighths q = fd_q8_quarter_block(v);
-    *(uint2 *)(to.q + token * to.row_bytes + k) = make_uint2(q.low, q.high);
-    if (at % 4 == 0) {
-        to.d[(int64_t)(at / 4) * to.tok_stride + token] = q.d;
-        to.sum[(int64_t)(at / 4) * to.tok_stride + token] = q.sum;
-    }
+    if (to.panel > 0)
+        keep_in_panel(to, token, k, q);
+    else
+        keep_in_rows(to, token, k, q);
 }
 
 static int64_t padded(int64_t n_col) {
@@ -42,6 +59,10 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok) {
     rows.row_bytes = padded(n_col);
     rows.tok_stride = stride_of(n_tok);
     rows.q = (int8_t *)memory;
+    if (n_tok <= FD_Q8_FEW) {
+        for (rows.panel = 8; rows.panel < n_tok;) rows.panel *= 2;
+        return rows;
+    }
     rows.d = (float *)(rows.q + rows.tok_stride * rows.row_bytes);
     rows.sum = rows.d + rows.row_bytes / 32 * rows.tok_stride;
     return rows;

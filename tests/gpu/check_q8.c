@@ -25,12 +25,17 @@ static void host_matmul(uint32_t dtype, const void *file, int64_t n_row, int64_t
 
 /* ---- one matrix: every kernel, several numbers of rows ---- */
 
-/* The matrix-vector kernel as it is laid over the device, or tokens of a tile of the matrix kernel. 0: chosen. */
+/* The matrix-vector kernel as it is laid over the device, tokens of a tile of the matrix kernel, or rows of weights of a
+ * thread block of the kernel for few tokens. 0: chosen. */
 static const fd_q8_form vector_forms[] = {
     {0}, {16, 1, 2, 1}, {1, 1, 4, 1}, {5, 2, 3, 1}, {16, 1, 2, 4}, {7, 1, 4, 3}, {8, 2, 3, 2},
 };
-static const int32_t tiles[] = {0, 32, 64, 128};
-enum { N_VECTOR = sizeof vector_forms / sizeof *vector_forms, N_TILE = sizeof tiles / sizeof *tiles };
+static const int32_t tiles[] = {0, 32, 64, 128}, few_rows[] = {0, 16, 48};
+enum {
+    N_VECTOR = sizeof vector_forms / sizeof *vector_forms,
+    N_TILE = sizeof tiles / sizeof *tiles,
+    N_FEW = sizeof few_rows / sizeof *few_rows
+};
 
 static const fd_q8_form *form_of(int i) {
     return vector_forms[i].warps ? &vector_forms[i] : NULL;
@@ -62,10 +67,13 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
     float *dx = gpu_upload(test, x, sizeof *x * (size_t)(n_col * most)),
           *dbias = gpu_upload(test, bias, sizeof *bias * (size_t)n_row);
     for (int i = 0; i < n_n_tok; i++)
-        for (int form = 0; form < N_VECTOR + N_TILE; form++) {
-            int32_t n = n_toks[i], tile = form < N_VECTOR ? 0 : tiles[form - N_VECTOR];
-            bool vector = form < N_VECTOR;
+        for (int form = 0; form < N_VECTOR + N_TILE + N_FEW; form++) {
+            int32_t n = n_toks[i];
+            bool vector = form < N_VECTOR, is_few = form >= N_VECTOR + N_TILE;
+            int32_t tile = vector || is_few ? 0 : tiles[form - N_VECTOR];
+            int32_t rows = is_few ? few_rows[form - N_VECTOR - N_TILE] : 0;
             if (vector && (n > 1 || !suits(form, n_col))) continue;
+            if (!vector && is_few != (n <= FD_Q8_FEW)) continue;
             size_t count = (size_t)(n_row * n);
             float *out = gpu_poisoned(test, count), *scratch = NULL;
             if (vector) {
@@ -77,13 +85,20 @@ static void check_shape(gpu_test *test, uint32_t dtype, int64_t n_row, int64_t n
                 fd_q8_rows blocks = fd_q8_rows_at(scratch, n_col, n);
                 gpu_must(fd_launch_q8_quantize(&test->queue, dx, n, n_col, &blocks, &err), &err);
                 fd_q8_matmul in = {fd_matmul_of(&matrix, dbias, NULL, n, out), blocks, tile};
-                gpu_must(fd_launch_q8_matmul(&test->queue, &in, &err), &err);
+                gpu_must(is_few ? fd_launch_q8_matmul_few(&test->queue, &in, rows, &err)
+                                : fd_launch_q8_matmul(&test->queue, &in, &err),
+                         &err);
             }
             gpu_download(test, out, found, count);
             host_matmul(dtype, file, n_row, n_col, bias, x, n, expected);
-            snprintf(name, sizeof name, "q8_%s_%d_%s_%lldx%lld_tokens_%d%s", vector ? "vector" : "tile",
-                     vector ? form : tile, fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n,
-                     special ? "_special" : "");
+            snprintf(name, sizeof name, "q8_%s_%d_%s_%lldx%lld_tokens_%d%s",
+                     vector   ? "vector"
+                     : is_few ? "few"
+                              : "tile",
+                     vector   ? form
+                     : is_few ? rows
+                              : tile,
+                     fd_dtype_get(dtype)->name, (long long)n_row, (long long)n_col, n, special ? "_special" : "");
             gpu_expect_equal(test, name, expected, found, count);
         }
     gpu_release(test);
@@ -184,21 +199,21 @@ static void check_experts_of(gpu_test *test, uint32_t dtype, int32_t n_out, int3
 }
 
 void check_q8(gpu_test *test) {
-    static const int32_t few[] = {1, 2, 9, 33}, many[] = {1, 4, 31, 32, 128, 131, 257}, one[] = {1};
+    static const int32_t few[] = {1, 2, 9, 33, 67}, many[] = {1, 4, 31, 32, 64, 65, 128, 131, 257}, one[] = {1};
     static const int64_t shapes[][2] = {{1, 32},    {33, 96},  {70, 256},  {37, 768}, {130, 896},
                                         {16, 2048}, {5, 4864}, {257, 512}, {9, 160}};
     for (int i = 0; i < N_TYPE; i++) {
         int32_t block = fd_dtype_get(types[i])->block_elements;
         check_data(test, types[i]);
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
-            if (shapes[k][1] % block == 0) check_shape(test, types[i], shapes[k][0], shapes[k][1], few, 4, false);
+            if (shapes[k][1] % block == 0) check_shape(test, types[i], shapes[k][0], shapes[k][1], few, 5, false);
         for (int each = 0; each < 2; each++) {
             check_experts_of(test, types[i], 70, 256, each, true);
             check_experts_of(test, types[i], 130, 768, each, false);
             if (block == 32) check_experts_of(test, types[i], 5, 160, each, true);
         }
-        check_shape(test, types[i], 300, 1024, many, 7, false);
-        check_shape(test, types[i], 40, 256, few, 4, true);
+        check_shape(test, types[i], 300, 1024, many, 9, false);
+        check_shape(test, types[i], 40, 256, few, 5, true);
         /* Enough rows for each warp to have several tasks, the last of them not full. */
         check_shape(test, types[i], (int64_t)test->queue.n_sm * 160 + 37, 256, one, 1, false);
         for (int k = 0; k < N_FUSED_CASE; k++)

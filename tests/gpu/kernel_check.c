@@ -21,6 +21,7 @@ static const struct {
     {"recurrent", check_recurrent},
     {"heads", check_heads},
     {"q8", check_q8},
+    {"few_f16", check_few_f16},
     {"sample", check_sample},
     {"summary", check_summary},
     {"fast", check_fast},

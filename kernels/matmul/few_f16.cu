@@ -1,0 +1,299 @@
+/* The matrix product of few tokens with weights in binary16 (kernels/matmul/few_f16.h).
+ *
+ * A thread block computes `rows` rows of weights for all tokens, so that weights are read once, through a ring of stages
+ * of 64 columns in shared memory; the tokens' halves of these columns are in the same stage. Half of the warps that
+ * multiply have the first 32 columns of each stage, half the others; they meet at the end. */
+#include "kernels/attention/mma_f16.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/matmul/few.cuh"
+#include "kernels/matmul/few_f16.h"
+#include "kernels/tree.cuh"
+
+namespace {
+
+enum {
+    COLUMNS = 64,                   /* of a stage */
+    WEIGHTS = COLUMNS * 2,          /* bytes of a row */
+    ROW_BYTES = WEIGHTS + 16,       /* eight rows then lie in different banks */
+    TOKEN_BYTES = 2 * WEIGHTS + 16, /* first halves, second halves; likewise */
+    TILE_BYTES = 8 * TOKEN_BYTES,   /* of eight tokens */
+    COPIERS = 4,                    /* warps */
+    BARRIERS = 2 * FEW_RING * (int)sizeof(uint64_t)
+};
+
+/* Halves of activations in device memory: panels of 64 columns, each a tile for every eight tokens as shared memory
+ * has it; behind them the factors that undo each token's scale. */
+struct halves {
+    uint8_t *panels;
+    float *unscale; /* [tokens] */
+    int tokens;     /* of a panel: 8, 16, 32 or 64 */
+};
+
+struct few_f16_args {
+    tile_product product; /* its x is not read */
+    halves x;
+    int rows, n_stage, n_ring, stage_bytes;
+};
+
+/* ---- halves ---- */
+
+enum { SPLIT_THREADS = 256 };
+
+/* A block a token. */
+__global__ void __launch_bounds__(SPLIT_THREADS) few_f16_split(const float *x, int n_col, halves to) {
+    __shared__ float of_warp[SPLIT_THREADS / 32];
+    const int token = (int)blockIdx.x, thread = (int)threadIdx.x;
+    const float *row = x + (int64_t)token * n_col;
+    fd_pdl_launch_dependents();
+    fd_pdl_wait();
+    float largest = 0.0f;
+    for (int k = thread; k < n_col; k += SPLIT_THREADS) largest = fmaxf(largest, fabsf(row[k]));
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, i));
+    if (thread % 32 == 0) of_warp[thread / 32] = largest;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SPLIT_THREADS / 32; i++) largest = fmaxf(largest, of_warp[i]);
+    /* 2^(14 - e) for a largest magnitude of 2^e and more; both factors are ordinary numbers. */
+    const int exponent = (int)(__float_as_uint(largest) >> 23 & 255u) - 127;
+    const int e = exponent < -100 ? -100 : exponent;
+    const float scale = __uint_as_float((uint32_t)(127 + 14 - e) << 23);
+    if (thread == 0) to.unscale[token] = __uint_as_float((uint32_t)(127 - 14 + e) << 23);
+    uint8_t *own = to.panels + token / 8 * TILE_BYTES + token % 8 * TOKEN_BYTES;
+    const int64_t panel = (int64_t)(to.tokens / 8) * TILE_BYTES;
+    const int padded = (n_col + COLUMNS - 1) / COLUMNS * COLUMNS;
+    for (int k = 2 * thread; k < padded; k += 2 * SPLIT_THREADS) {
+        const float a = k < n_col ? row[k] * scale : 0.0f, b = k + 1 < n_col ? row[k + 1] * scale : 0.0f;
+        const __half2 first = __floats2half2_rn(a, b);
+        const float2 back = __half22float2(first);
+        uint8_t *at = own + k / COLUMNS * panel + k % COLUMNS * 2;
+        *(__half2 *)at = first;
+        *(__half2 *)(at + WEIGHTS) = __floats2half2_rn(a - back.x, b - back.y);
+    }
+}
+
+/* ---- the product ---- */
+
+struct barriers {
+    uint32_t copied, free; /* shared addresses, one for each place of the ring */
+    __device__ __forceinline__ explicit barriers(const uint8_t *memory) {
+        copied = fd_shared_address(memory);
+        free = copied + FEW_RING * 8;
+    }
+    __device__ __forceinline__ void init(int n_ring, int n_warp) const {
+        if ((int)threadIdx.x >= n_ring) return;
+        fd_mbarrier_init(copied + threadIdx.x * 8, COPIERS * 32);
+        fd_mbarrier_init(free + threadIdx.x * 8, (unsigned)n_warp * FD_WARP_ARRIVALS);
+    }
+};
+
+/* The copying warps: eight lanes share a row of weights. Of a block's rows those that there are: what is made of the
+ * others is not stored. */
+__device__ __forceinline__ void copy_weights(const few_f16_args &a, const uint8_t *rows, int n_row, uint32_t stage,
+                                             int s, int thread) {
+    const int own = thread % 8 * 16, first = thread / 8;
+    const uint8_t *from = rows + first * a.product.row_bytes + s * WEIGHTS + own;
+    const int64_t step = a.product.row_bytes * (COPIERS * 4);
+    uint32_t to = stage + (uint32_t)(first * ROW_BYTES + own);
+#pragma unroll 4
+    for (int r = first; r < n_row; r += COPIERS * 4) {
+        fd_cp_async16(to, from);
+        from += step;
+        to += COPIERS * 4 * ROW_BYTES;
+    }
+}
+
+__device__ __forceinline__ void copy_panel(const few_f16_args &a, uint32_t stage, int s, int thread, uint32_t barrier) {
+    const int bytes = a.x.tokens / 8 * TILE_BYTES;
+    const uint8_t *from = a.x.panels + (int64_t)s * bytes;
+    const uint32_t to = stage + (uint32_t)(a.rows * ROW_BYTES);
+#if __CUDA_ARCH__ >= 900
+    if (thread != 0) return;
+    fd_mbarrier_expect_tx(barrier, (uint32_t)bytes);
+    fd_cp_async_bulk(to, from, (uint32_t)bytes, barrier, fd_policy_evict_last());
+#else
+    for (int i = thread * 16; i < bytes; i += COPIERS * 32 * 16) fd_cp_async16(to + (uint32_t)i, from + i);
+    (void)barrier;
+#endif
+}
+
+__device__ __forceinline__ void copy_all(const few_f16_args &a, const uint8_t *rows, int n_row, uint32_t stages,
+                                         const barriers &of, int thread) {
+    const int early = a.n_stage < 2 ? a.n_stage : 2; /* asked for before the kernel before has ended */
+    for (int s = 0; s < early; s++) copy_weights(a, rows, n_row, stages + (uint32_t)(s * a.stage_bytes), s, thread);
+    fd_pdl_wait();
+    few_place place;
+    for (int s = 0; s < a.n_stage; s++) {
+        const uint32_t stage = stages + (uint32_t)(place.at * a.stage_bytes), at = (uint32_t)place.at * 8;
+        if (s >= a.n_ring) fd_mbarrier_wait_asleep(of.free + at, place.round ^ 1u);
+        if (s >= early) copy_weights(a, rows, n_row, stage, s, thread);
+        copy_panel(a, stage, s, thread, of.copied + at);
+        fd_mbarrier_arrive_after_copies(of.copied + at);
+        place.advance(a.n_ring);
+    }
+    fd_cp_async_wait_all();
+}
+
+/* A warp's half of a stage: two steps of 16 columns. `rows`, `x`: shared addresses of what the lane names to
+ * ldmatrix. */
+template <int MT, int NW>
+__device__ __forceinline__ void add_stage(uint32_t rows, uint32_t x, float (&acc)[NW][MT][4]) {
+#pragma unroll
+    for (int step = 0; step < 2; step++) {
+        uint32_t w[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) fd_ldmatrix(w[m], rows + (uint32_t)(16 * m * ROW_BYTES + step * 32));
+#pragma unroll
+        for (int n = 0; n < NW; n++) {
+            uint32_t b[4]; /* first halves, second halves */
+            fd_ldmatrix(b, x + (uint32_t)(n * TILE_BYTES + step * 32));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                fd_mma(acc[n][m], w[m], b[2], b[3]);
+                fd_mma(acc[n][m], w[m], b[0], b[1]);
+            }
+        }
+    }
+}
+
+/* The warps of the second columns hand their sums over. `half`: threads that multiply, of either. */
+template <int MT, int NW>
+__device__ __forceinline__ void finish(const few_f16_args &a, const tile_part &part, float4 *exchange, int half,
+                                       int64_t row0, int token0, const float (&acc)[NW][MT][4]) {
+    const int lane = (int)threadIdx.x % 32;
+    const bool second = (int)threadIdx.x >= half;
+    float4 *mine = exchange + (int)threadIdx.x - (second ? half : 0);
+    fd_bar_sync(1, 2 * half);
+    if (second) {
+#pragma unroll
+        for (int n = 0; n < NW; n++)
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+                mine[(n * MT + m) * half] = make_float4(acc[n][m][0], acc[n][m][1], acc[n][m][2], acc[n][m][3]);
+    }
+    fd_bar_sync(1, 2 * half);
+    if (second) return;
+#pragma unroll
+    for (int n = 0; n < NW; n++) {
+        const float2 unscale = *(const float2 *)(a.x.unscale + token0 + 8 * n + lane % 4 * 2);
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            const float4 from = mine[(n * MT + m) * half];
+            const float add[4] = {from.x, from.y, from.z, from.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                fd_tile_store(a.product, part, row0 + 16 * m + 8 * (i / 2) + lane / 4,
+                              token0 + 8 * n + lane % 4 * 2 + i % 2,
+                              (acc[n][m][i] + add[i]) * (i % 2 ? unscale.y : unscale.x));
+        }
+    }
+}
+
+/* The multiplying warps: columns, then tokens, then rows. */
+template <int MT, int NW>
+__device__ __forceinline__ void multiply(const few_f16_args &a, const tile_part &part, int64_t row0, uint8_t *stages,
+                                         const barriers &of) {
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, of_half = (int)blockDim.x / 64 - COPIERS / 2;
+    const int row_warps = a.rows / (16 * MT), warp_row = warp % row_warps * 16 * MT, columns = warp / of_half;
+    const int tile = warp % of_half / row_warps * NW;
+    const uint32_t memory = fd_shared_address(stages) + (uint32_t)(columns * 64);
+    const uint32_t rows = memory + (uint32_t)((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16);
+    const uint32_t x = memory + (uint32_t)(a.rows * ROW_BYTES + tile * TILE_BYTES + lane % 8 * TOKEN_BYTES +
+                                           lane / 8 % 2 * 16 + lane / 16 * WEIGHTS);
+    float acc[NW][MT][4] = {};
+    few_place place;
+    for (int s = 0; s < a.n_stage; s++) {
+        const uint32_t at = (uint32_t)(place.at * a.stage_bytes);
+        fd_mbarrier_wait_asleep(of.copied + (uint32_t)place.at * 8, place.round);
+        add_stage<MT, NW>(rows + at, x + at, acc);
+        fd_mbarrier_arrive_warp(of.free + (uint32_t)place.at * 8, lane == 0);
+        place.advance(a.n_ring);
+    }
+    fd_pdl_wait(); /* the scales are another kernel's, and others may still read what is written over */
+    finish<MT, NW>(a, part, (float4 *)stages, of_half * 32, row0 + warp_row, tile * 8, acc);
+}
+
+/* Grid: a block for `rows` rows of a part. */
+template <int MT, int NW> __global__ void __maxnreg__(FEW_REGISTERS) few_f16(const __grid_constant__ few_f16_args a) {
+    uint8_t *memory = (uint8_t *)fd_shared_floats(), *stages = memory + BARRIERS;
+    const barriers of(memory);
+    const int multiplying = (int)blockDim.x - COPIERS * 32, copier = (int)threadIdx.x - multiplying;
+    unsigned row_tile = blockIdx.x;
+    const tile_part &part = *fd_tile_part(a.product, &row_tile);
+    const int64_t row0 = (int64_t)row_tile * a.rows, left = part.n_row - row0;
+
+    fd_pdl_launch_dependents();
+    of.init(a.n_ring, multiplying / 32);
+    __syncthreads();
+    if (copier < 0)
+        multiply<MT, NW>(a, part, row0, stages, of);
+    else
+        copy_all(a, part.data + row0 * a.product.row_bytes, left < a.rows ? (int)left : a.rows,
+                 fd_shared_address(stages), of, copier);
+}
+
+/* ---- launching ---- */
+
+int panel_of(int32_t n_tok) {
+    int panel = 8;
+    while (panel < n_tok) panel *= 2;
+    return panel;
+}
+int64_t stages_of(int64_t n_col) {
+    return (n_col + COLUMNS - 1) / COLUMNS;
+}
+
+int stage_bytes(const few_form &form) {
+    return form.rows * ROW_BYTES + form.tokens / 8 * TILE_BYTES;
+}
+int ring_of(const fd_launch_context *ctx, const few_form &form) {
+    const int n = ((int)ctx->max_shared - BARRIERS) / stage_bytes(form);
+    return n < FEW_RING ? n : (int)FEW_RING;
+}
+
+template <int MT, int NW>
+fd_code launch(const fd_launch_context *ctx, const few_f16_args &args, const few_form &form, unsigned blocks,
+               fd_error *err) {
+    const size_t ring = (size_t)(args.n_ring * args.stage_bytes),
+                 end = (size_t)form.warps * 16 * MT * NW * sizeof(float4);
+    return fd_launch(ctx, "few_f16", few_f16<MT, NW>, dim3(blocks), (form.warps + COPIERS) * 32,
+                     BARRIERS + (ring > end ? ring : end), err, args);
+}
+
+} // namespace
+
+size_t fd_few_f16_bytes(int64_t n_col, int32_t n_tok) {
+    const size_t tokens = (size_t)panel_of(n_tok);
+    return (size_t)stages_of(n_col) * (tokens / 8) * TILE_BYTES + tokens * sizeof(float);
+}
+
+fd_code fd_launch_few_f16(const fd_launch_context *ctx, const fd_matmul *in, void *memory, int32_t rows,
+                          fd_error *err) {
+    const int64_t n_col = in->part[0].weight.n_col;
+    const int tokens = panel_of(in->n_tok);
+    const few_form form = few_form_of(ctx, *in, tokens, rows, [&](const few_form &one) { return ring_of(ctx, one); });
+    few_f16_args args = {};
+    int64_t blocks = 0;
+    if (in->n_tok < 1 || in->n_tok > FD_FEW_F16 || in->part[0].weight.dtype != FD_F16 || form.rows < 16 ||
+        form.rows % 16 != 0 || form.warps > FEW_WARPS || ring_of(ctx, form) < 3)
+        return fd_fail(err, FD_ERR_INPUT, "kernel few_f16: no form of %d rows for %d tokens and weights of type %u",
+                       form.rows, in->n_tok, (unsigned)in->part[0].weight.dtype);
+    FD_TRY(fd_tile_product(in, "few_f16", form.rows, &args.product, &blocks, err));
+    args.x.panels = (uint8_t *)memory;
+    args.x.unscale = (float *)(args.x.panels + stages_of(n_col) * (tokens / 8) * TILE_BYTES);
+    args.x.tokens = tokens;
+    args.rows = form.rows;
+    args.n_stage = (int)stages_of(n_col);
+    args.n_ring = ring_of(ctx, form);
+    args.stage_bytes = stage_bytes(form);
+    FD_TRY(fd_launch(ctx, "few_f16_split", few_f16_split, dim3((unsigned)in->n_tok), SPLIT_THREADS, 0, err, in->x,
+                     (int)n_col, args.x));
+    const unsigned n = (unsigned)blocks;
+    if (form.mt == 2)
+        return form.nw == 4   ? launch<2, 4>(ctx, args, form, n, err)
+               : form.nw == 2 ? launch<2, 2>(ctx, args, form, n, err)
+                              : launch<2, 1>(ctx, args, form, n, err);
+    return form.nw == 4   ? launch<1, 4>(ctx, args, form, n, err)
+           : form.nw == 2 ? launch<1, 2>(ctx, args, form, n, err)
+                          : launch<1, 1>(ctx, args, form, n, err);
+}
