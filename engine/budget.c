@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/edges.h"
 #include "engine/internal.h"
 #include "kernels/attention/attention.h"
 #include "kernels/int8/q8.h"
@@ -37,6 +38,12 @@ int32_t fd_fast_batch_rows(int32_t n_ctx) {
 
 int32_t fd_step_rows(int32_t n_seq) {
     return n_seq < FD_MATVEC_TOKENS ? n_seq : FD_MATVEC_TOKENS;
+}
+
+bool fd_few_f16_takes(const fd_graph *graph, int32_t id) {
+    const fd_node *node = &graph->nodes[id];
+    return node->op == FD_OP_MATMUL && graph->weights[node->weight[0]].dtype == FD_F16 && node->layer >= 0 &&
+           !fd_feeds_choice(graph, id);
 }
 
 size_t fd_few_f16_scratch_bytes(const fd_graph *graph, int32_t n_seq) {

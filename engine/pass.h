@@ -71,7 +71,7 @@ fd_launcher fd_run_matvec, fd_run_attn_decode, fd_run_matmuls, fd_run_add_norm, 
 fd_launcher fd_run_attn_decode_f16, fd_run_attention_f16, fd_run_gemm_f16, fd_run_gemm_add_f16;
 /* Rounds a result in binary32 where a product reads it in binary16. */
 fd_code fd_round_to_half(fd_pass *pass, int32_t node, fd_error *err);
-/* products.c: products of one input and type, the first of which is node `id`. */
+/* launch_products.c: products of one input and type, the first of which is node `id`. */
 fd_code fd_launch_products(fd_pass *pass, int32_t id, bool int8, const fd_matmul *in, fd_error *err);
 /* int8.c: products of node `input`'s rows, whose int8 blocks stay in the pass for the next ones of the same input. */
 fd_code fd_launch_int8_products(fd_pass *pass, int32_t input, const fd_matmul *in, fd_error *err);
