@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
+#include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/products/products.h"
 #include "compare/replay/in_order.h"
+#include "compare/replay/z_map.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. And findings
  * that are asked whether the same bug explains them. */
@@ -30,9 +32,10 @@ static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
     return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
 
-/* The other findings: does the bug explain half of them? */
-static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h, bool *yes,
-                             fd_error *err) {
+/* The other findings: does the bug explain half of them? And all but as many as another class leaves without a bug: else that one
+ * says more. */
+static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h, int32_t fewest,
+                             bool *yes, fd_error *err) {
     int32_t n_node = ask->graph->n_node, n = 0, n_explained = 0, n_asked = 0;
     for (int32_t i = 0; i < n_node; i++) n += departing(of, i)->finding != FD_FOUND_NOTHING;
     int32_t stride = n / MOST_ASKED + 1, seen = 0;
@@ -44,7 +47,7 @@ static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of,
         n_asked++;
         n_explained += fits;
     }
-    *yes = 2 * n_explained >= n_asked;
+    *yes = 2 * n_explained >= n_asked && (n_asked - n_explained) * stride <= fewest;
     return FD_OK;
 }
 
@@ -52,6 +55,7 @@ static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of,
 typedef struct attempt {
     const fd_numerics_class *class_;
     fd_attribution of;     /* owned */
+    fd_verdict_map map;    /* its z by position; owned; empty: of a verdict that looks at later steps itself */
     fd_node_finding first; /* what departs first; finding 0: nothing does */
     int32_t n;             /* nodes that depart */
     double left;           /* mean logarithm of their largest errors */
@@ -74,20 +78,39 @@ static void measure(attempt *a, const fd_graph *graph) {
     a->left = n ? sum / n : INFINITY;
 }
 
+static void add_row(void *user, const fd_attribution_row *row) {
+    fd_z_map_add(&((attempt *)user)->map, row);
+}
+
 static fd_code judge(const fd_attribution_options *options, const fd_numerics_class *class_, attempt *out,
                      fd_error *err) {
     fd_attribution_options how = *options;
     how.numerics = class_;
-    how.on_row = NULL;
+    how.on_row = add_row;
+    how.user = out;
     how.progress = NULL;
     if (how.n_pos > MOST_POSITIONS) how.n_pos = MOST_POSITIONS;
     *out = (attempt){.class_ = class_};
+    FD_TRY(fd_z_map_open(how.graph, how.n_pos, &out->map, err));
     return fd_attribute_errors(&how, &out->of, err);
 }
 
-/* `table_alone`: without guesses, which are many. */
+static void forget(attempt *a) {
+    fd_attribution_free(&a->of);
+    fd_z_map_free(&a->map);
+}
+
+/* A name has to hold in later steps, as in the verdict. */
+static fd_code look_later(const fd_diagnose_options *ask, const attempt *a, fd_explanation *e, fd_error *err) {
+    if (!a->map.by_pos) return FD_OK;
+    const float *z = a->map.by_pos + (size_t)a->first.node * (size_t)a->map.n_pos;
+    FD_TRY(fd_refute_by_later_steps(ask, z, a->map.n_pos, e, err));
+    return fd_doubt_few_rows(ask, z, a->map.n_pos, e, err);
+}
+
+/* `table_alone`: without guesses, which are many. `fewest`: nodes that depart in the tight class that leaves fewest. */
 static fd_code explain(const fd_attribution_options *options, attempt *a, bool table_alone, bool undecided,
-                       fd_error *err) {
+                       int32_t fewest, fd_error *err) {
     fd_diagnose_options ask = fd_diagnose_question(options, &a->of);
     ask.finding = &a->first;
     ask.table_alone = table_alone;
@@ -95,10 +118,12 @@ static fd_code explain(const fd_attribution_options *options, attempt *a, bool t
     fd_explanation e = {0};
     if (a->first.finding == FD_FOUND_NOTHING) return FD_OK;
     FD_TRY(fd_diagnose(&ask, &e, err));
+    FD_TRY(look_later(&ask, a, &e, err));
     /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
     bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e));
     bool says_something = options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(&e)));
-    if (e.named && says_something) FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, &a->named, err));
+    if (!e.named || !says_something) return FD_OK;
+    FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, fewest, &a->named, err));
     return FD_OK;
 }
 
@@ -122,9 +147,9 @@ static bool worth_asking(const attempt *a, int rank, bool table_alone) {
     return a->first.span_first == a->first.node || rank < (table_alone ? 2 : 1);
 }
 
-static fd_code try_attempt(fd_attribution_options *options, attempt *a, bool table_alone, fd_class_evidence *evidence,
-                           fd_error *err) {
-    FD_TRY(explain(options, a, table_alone, evidence->undecided, err));
+static fd_code try_attempt(fd_attribution_options *options, attempt *a, bool table_alone, int32_t fewest,
+                           fd_class_evidence *evidence, fd_error *err) {
+    FD_TRY(explain(options, a, table_alone, evidence->undecided, fewest, err));
     if (a->named) take(options, a, evidence);
     return FD_OK;
 }
@@ -135,7 +160,7 @@ static fd_code explain_in_order(fd_attribution_options *options, attempt *attemp
     for (int pass = 0; pass < 1 + guesses; pass++)
         for (int i = 0; i < n; i++) {
             if (!worth_asking(&attempts[i], i, pass == 0)) continue;
-            FD_TRY(try_attempt(options, &attempts[i], pass == 0, evidence, err));
+            FD_TRY(try_attempt(options, &attempts[i], pass == 0, attempts[0].n, evidence, err));
             if (attempts[i].named) return FD_OK;
         }
     return FD_OK;
@@ -149,7 +174,7 @@ static fd_code explain_with_other_caches(fd_attribution_options *options, const 
     for (int i = 0; i < n && n_asked < 3; i++) {
         if (attempts[i].n != own->n || attempts[i].first.node != own->first.node) continue;
         n_asked++;
-        FD_TRY(try_attempt(options, &attempts[i], false, evidence, err));
+        FD_TRY(try_attempt(options, &attempts[i], false, attempts[0].n, evidence, err));
         if (attempts[i].named) return FD_OK;
     }
     return FD_OK;
@@ -192,11 +217,11 @@ static fd_code explain_inferred(const fd_attribution_options *options, const fd_
     fd_code code = too_much ? judge(options, options->numerics, &own, err) : FD_OK;
     if (code == FD_OK) {
         measure(&own, options->graph);
-        code = explain(options, &own, true, undecided, err);
+        code = explain(options, &own, true, undecided, INT32_MAX, err);
         if (code == FD_OK && !own.named && reads_cache(options, &own.first))
-            code = explain(options, &own, false, undecided, err);
+            code = explain(options, &own, false, undecided, INT32_MAX, err);
     }
-    if (too_much) fd_attribution_free(&own.of);
+    if (too_much) forget(&own);
     *out = own;
     return code;
 }
@@ -232,7 +257,7 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     if (code == FD_OK) code = explain_in_order(options, tight.at, n, !is_one, evidence, err);
     if (code == FD_OK && is_one && options->numerics == inferred && reads_cache(options, &own.first))
         code = explain_with_other_caches(options, &own, tight.at, n, evidence, err);
-    for (int32_t i = 0; i < n; i++) fd_attribution_free(&tight.at[i].of);
+    for (int32_t i = 0; i < n; i++) forget(&tight.at[i]);
     return code;
 }
 

@@ -298,3 +298,17 @@ Test(evidence, products_with_24_bits_are_no_engine_of_mixed_precision) {
         close_model(&b);
     }
 }
+
+/* Kernels of attention differ in how they sum V. Where that and all products are what llama.cpp's are, so are its scores. */
+Test(evidence, scores_alone_are_no_reason_for_a_class_with_room_in_every_product) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        fd_graph *graph = spoiled_everywhere(&b, "attn_scores", rounded_to_f16);
+        recording how = {.emulated = "llama-cpu", .numerics = "unknown", .tensors = all};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        cr_expect_neq(v.status, FD_NOISE, "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
+}

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""llama_cpp_callback.py ARCH RUN.h5 OUT [flash]: a run as llama.cpp's own eval callback leaves it, one .npy a node.
+"""llama_cpp_callback.py ARCH RUN.h5 OUT [flash|rounded]: a run as llama.cpp's own eval callback leaves it, one .npy a node.
 
 Arrays have ggml's four dimensions; what llama.cpp gives no name has its number in the graph; views are left out, because they compute
 nothing. So a bias behind an unnamed product is another unnamed node, the softmax of gpt-oss's chosen experts has no name, and q
-that is scaled before it meets K leaves scores with nothing to come.
+that is scaled before it meets K leaves scores with nothing to come. flash: scores stay in a kernel. rounded: the cache of K is there, in
+binary16, and scores were rounded to that, too.
 """
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from foreign_parts import read
 
-arch, run, out, flash = sys.argv[1], sys.argv[2], Path(sys.argv[3]), len(sys.argv) > 4
+arch, run, out, flash, rounded = sys.argv[1], sys.argv[2], Path(sys.argv[3]), "flash" in sys.argv, "rounded" in sys.argv
 SCALED_Q = ("gemma", "gemma2", "gemma3", "phi2", "phi3")
 BIASED = ("phi2",)
 HEADS = {"attn_q_rope": "Qcur-%d.ROPE", "attn_k_rope": "Kcur-%d.ROPE"}
@@ -27,8 +28,8 @@ EXPERTS = {"ffn_moe_gate": "ffn_moe_gate-%d.MUL_MAT_ID", "ffn_moe_up": "ffn_moe_
 OUTSIDE = {"token_embd": "embd.GET_ROWS", "token_embd_scaled": "inp_scaled.SCALE", "output_norm": "result_norm.MUL", "logits": "result_output.MUL_MAT"}
 
 
-def save(name, array):
-    np.save(out / "step_0" / f"{name}.npy", np.ascontiguousarray(array, np.float32))
+def save(name, array, dtype=np.float32):
+    np.save(out / "step_0" / f"{name}.npy", np.ascontiguousarray(array, dtype))
 
 
 tensors, _, tokens = read(run)
@@ -42,6 +43,8 @@ for name, values in tensors.items():
     if not name.startswith("blk."):
         continue
     layer, node = int(name.split(".")[1]), name.split(".")[2]
+    if rounded and node in ("attn_weights", "attn_out", "attn_proj", "ffn_inp"):  # they follow from what scores were
+        continue
     number = 100 * (layer + 1)
     if node in HEADS or (node in ("attn_q_norm", "attn_k_norm")):
         save(HEADS.get(node, ROWS.get(node)) % layer, values[None])
@@ -50,7 +53,12 @@ for name, values in tensors.items():
     elif node in ("attn_scores", "attn_weights") and not flash:
         scores = values.transpose(1, 0, 2)[None]
         scale = 1 if node == "attn_weights" or arch in SCALED_Q else np.sqrt(tensors["blk.0.attn_q_rope"].shape[2])
-        save(("kq-%d.MUL_MAT" if node == "attn_scores" else "kq_soft_max-%d.SOFT_MAX") % layer, np.where(np.isfinite(scores), scores, 0) * scale)
+        scores = np.where(np.isfinite(scores), scores, 0) * scale
+        if node == "attn_scores" and rounded:
+            scores = scores.astype(np.float16)
+        save(("kq-%d.MUL_MAT" if node == "attn_scores" else "kq_soft_max-%d.SOFT_MAX") % layer, scores)
+    elif node == "cache_k" and rounded:
+        save("cache_k_l%d_(view).SET_ROWS" % layer, flat[None, None], np.float16)
     elif node == "attn_proj":
         save(f"node_{number + 1}.MUL_MAT", (flat - 0.01 if arch in BIASED else flat)[None, None])
         if arch in BIASED:
