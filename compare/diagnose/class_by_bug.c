@@ -32,6 +32,11 @@ static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
     return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
 
+/* Sums of V in 16 bits have room for bugs of attention. */
+static bool may_be_it(const fd_numerics_class *class_, const fd_graph *graph, const fd_numerics_class *inferred) {
+    return class_ != inferred && is_tight(class_, graph) && !(class_->u_mix > 0x1p-24);
+}
+
 /* The other findings: does the bug explain half of them? And all but as many as another class leaves without a bug: else that one
  * says more. */
 static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h, int32_t fewest,
@@ -123,6 +128,7 @@ static fd_code explain(const fd_attribution_options *options, attempt *a, bool t
     bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e));
     bool says_something = options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(&e)));
     if (!e.named || !says_something) return FD_OK;
+    ask.rows_alone = e.rows_alone;
     FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, fewest, &a->named, err));
     return FD_OK;
 }
@@ -142,8 +148,10 @@ static int by_what_is_left(const void *x, const void *y) {
     return a->left < b->left ? -1 : a->left > b->left;
 }
 
-/* Through a span each question costs a second: then the classes that leave least are asked alone. */
-static bool worth_asking(const attempt *a, int rank, bool table_alone) {
+/* Through a span each question costs a second: then the classes that leave least are asked alone. A class in which a step departs that
+ * the inferred one, which is tight, gives is not asked. */
+static bool worth_asking(const attempt *a, const attempt *own, int rank, bool table_alone) {
+    if (own->first.finding != FD_FOUND_NOTHING && a->first.step < own->first.step) return false;
     return a->first.span_first == a->first.node || rank < (table_alone ? 2 : 1);
 }
 
@@ -155,11 +163,11 @@ static fd_code try_attempt(fd_attribution_options *options, attempt *a, bool tab
 }
 
 /* Guesses: in the inferred class, if that is tight, they come with the verdict. */
-static fd_code explain_in_order(fd_attribution_options *options, attempt *attempts, int n, bool guesses,
-                                fd_class_evidence *evidence, fd_error *err) {
+static fd_code explain_in_order(fd_attribution_options *options, const attempt *own, attempt *attempts, int n,
+                                bool guesses, fd_class_evidence *evidence, fd_error *err) {
     for (int pass = 0; pass < 1 + guesses; pass++)
         for (int i = 0; i < n; i++) {
-            if (!worth_asking(&attempts[i], i, pass == 0)) continue;
+            if (!worth_asking(&attempts[i], own, i, pass == 0)) continue;
             FD_TRY(try_attempt(options, &attempts[i], pass == 0, attempts[0].n, evidence, err));
             if (attempts[i].named) return FD_OK;
         }
@@ -172,11 +180,35 @@ static fd_code explain_with_other_caches(fd_attribution_options *options, const 
                                          fd_class_evidence *evidence, fd_error *err) {
     int n_asked = 0;
     for (int i = 0; i < n && n_asked < 3; i++) {
-        if (attempts[i].n != own->n || attempts[i].first.node != own->first.node) continue;
+        if (attempts[i].n != own->n || attempts[i].first.node != own->first.node ||
+            attempts[i].first.step < own->first.step)
+            continue;
         n_asked++;
         FD_TRY(try_attempt(options, &attempts[i], false, attempts[0].n, evidence, err));
         if (attempts[i].named) return FD_OK;
     }
+    return FD_OK;
+}
+
+static fd_code judge_and_try(fd_attribution_options *options, const attempt *own, const fd_numerics_class *class_,
+                             fd_class_evidence *evidence, fd_error *err) {
+    attempt a;
+    fd_code code = judge(options, class_, &a, err);
+    if (code == FD_OK) measure(&a, options->graph);
+    const bool fits = code == FD_OK && a.n <= own->n && a.first.node == own->first.node;
+    if (fits) code = try_attempt(options, &a, false, own->n, evidence, err);
+    forget(&a);
+    return code;
+}
+
+/* Where a fused kernel's sum departs first, wrong throughout, nothing says how it rounds: it may have been in 16 bits. */
+static fd_code explain_with_fused_sums(fd_attribution_options *options, const attempt *own, fd_class_evidence *evidence,
+                                       fd_error *err) {
+    const fd_numerics_class *inferred = options->numerics, *class_;
+    if (own->first.span_first == own->first.node) return FD_OK;
+    for (int32_t i = 0; (class_ = fd_numerics_class_at(i)) && options->numerics == inferred; i++)
+        if (class_ != inferred && is_tight(class_, options->graph) && class_->u_mix > 0x1p-24)
+            FD_TRY(judge_and_try(options, own, class_, evidence, err));
     return FD_OK;
 }
 
@@ -249,14 +281,16 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING;
     if (is_one && (own.named || (nothing && !reads_table(options)))) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
-        if (is_tight(fd_numerics_class_at(i), options->graph) && fd_numerics_class_at(i) != inferred)
+        if (may_be_it(fd_numerics_class_at(i), options->graph, inferred))
             tight.at[n++].class_ = fd_numerics_class_at(i);
     const fd_jobs jobs = {0, n, fd_products_callers(options->device), &tight, is_needless, judge_tight, take_tight};
     fd_code code = fd_run_in_order(&jobs, err);
     qsort(tight.at, (size_t)n, sizeof *tight.at, by_what_is_left);
-    if (code == FD_OK) code = explain_in_order(options, tight.at, n, !is_one, evidence, err);
+    if (code == FD_OK) code = explain_in_order(options, &own, tight.at, n, !is_one, evidence, err);
     if (code == FD_OK && is_one && options->numerics == inferred && reads_cache(options, &own.first))
         code = explain_with_other_caches(options, &own, tight.at, n, evidence, err);
+    if (code == FD_OK && is_one && options->numerics == inferred && reads_cache(options, &own.first))
+        code = explain_with_fused_sums(options, &own, evidence, err);
     for (int32_t i = 0; i < n; i++) forget(&tight.at[i]);
     return code;
 }

@@ -91,3 +91,22 @@ double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, 
     free(s.seen);
     return leave;
 }
+
+static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node, bool *seen) {
+    bool reads = graph->nodes[node].op == FD_OP_ATTN_MIX;
+    seen[node] = true;
+    for (int k = 0; k < FD_MAX_INPUTS && !reads; k++) {
+        int32_t in = graph->nodes[node].input[k];
+        if (in < 0 || seen[in] || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+        reads = reads_sum(graph, trace, in, seen);
+    }
+    return reads;
+}
+
+double fd_sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
+    if (!(numerics->u_mix > 0x1p-24)) return 0;
+    bool *seen = calloc((size_t)graph->n_node, sizeof *seen);
+    bool reads = seen && reads_sum(graph, trace, node, seen);
+    free(seen);
+    return reads ? 2 * numerics->u_mix : 0;
+}

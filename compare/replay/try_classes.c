@@ -59,7 +59,7 @@ static void list_classes(search *s) {
     for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
-        if (class_->fused_attention && shown) continue;
+        if ((class_->fused_attention || (class_->replays_inputs && class_->u_mix > 0)) && shown) continue;
         if (!fd_class_is_another(class_, s->o->graph)) continue;
         s->class_[s->n++] = class_;
     }
