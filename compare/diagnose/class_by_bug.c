@@ -205,7 +205,8 @@ static fd_code judge_and_try(fd_attribution_options *options, const attempt *own
 static fd_code explain_with_fused_sums(fd_attribution_options *options, const attempt *own, fd_class_evidence *evidence,
                                        fd_error *err) {
     const fd_numerics_class *inferred = options->numerics, *class_;
-    if (own->first.span_first == own->first.node) return FD_OK;
+    const fd_node *nodes = options->graph->nodes;
+    if (own->first.span_first == own->first.node || nodes[own->first.node].op != FD_OP_ATTN_MIX) return FD_OK;
     for (int32_t i = 0; (class_ = fd_numerics_class_at(i)) && options->numerics == inferred; i++)
         if (class_ != inferred && is_tight(class_, options->graph) && class_->u_mix > 0x1p-24)
             FD_TRY(judge_and_try(options, own, class_, evidence, err));

@@ -57,6 +57,7 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     int64_t n = 1;
     for (int i = t->step < 0; i < t->rank; i++) n *= t->shape[i];
     const int64_t n_pos = t->step < 0 ? 1 : n_pos_of(t, rule);
+    if (t->rank > 0 && fd_import_is_padded(graph, node, t->shape[t->rank - 1])) return true;
     return n_pos > 0 ? n == n_pos * expected : n % expected == 0;
 }
 
@@ -180,6 +181,7 @@ static fd_code add_misfits(fd_planner *p) {
     for (size_t i = 0; i < p->n_misfit; i++) {
         const fd_import_match *m = &p->misfits[i];
         if (p->touched[m->tensor] || fd_name_map_part(&p->plan->map->rules[m->rule])) continue;
+        if (p->options->leave_misfits) continue; /* among those that no line names */
         p->touched[m->tensor] = true;
         FD_TRY(append(p, &p->all, &p->n, &p->room, m));
     }
