@@ -258,6 +258,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .memo = o->memo,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
+                             .kv_type = o->kv_type,
                              .n_output = out->n_output};
     return fd_replay_open(&how, &a->replay, err);
 }

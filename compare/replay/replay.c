@@ -43,7 +43,8 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
 /* Other types than blocks are the class's. */
 static void read_kv_types(fd_replay *replay) {
     fd_error none;
-    if (fd_kv_types_parse(fd_trace_get_info(replay->o.trace)->kv_type, &replay->k_type, &replay->v_type, &none) !=
+    const char *said = replay->o.kv_type ? replay->o.kv_type : fd_trace_get_info(replay->o.trace)->kv_type;
+    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) !=
         FD_OK)
         replay->k_type = replay->v_type = FD_F32;
 }
