@@ -1,18 +1,17 @@
 #include "compare/diagnose/cache_type.h"
 
-#include "compare/bounds/bounds.h"
-
-/* Is every tensor that departs computed through a cache that was not recorded? */
-static bool behind_caches(const fd_attribution_options *o, const fd_attribution *of) {
+/* Attention's results depart, of most layers in which they were recorded, behind a cache that was not; and nothing else does. Farther on a
+ * bound has room for a bug. */
+static bool is_attention_alone(const fd_attribution_options *o, const fd_attribution *of) {
+    int32_t n = 0, n_depart = 0;
     for (int32_t i = 0; i < o->graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
-        bool cache = false;
-        if (f->finding == FD_FOUND_NOTHING) continue;
-        for (int32_t k = f->span_first; k < i; k++)
-            cache |= fd_node_is_kv_cache(&o->graph->nodes[k]) && !fd_trace_has_data(o->cand, o->graph->nodes[k].name);
-        if (!cache) return false;
+        const bool mix = o->graph->nodes[i].op == FD_OP_ATTN_MIX, departs = f->finding != FD_FOUND_NOTHING;
+        if (departs && (!mix || f->span_first == f->node)) return false;
+        n += mix && of->z[i] >= 0;
+        n_depart += departs;
     }
-    return of->found;
+    return of->found && 2 * n_depart > n;
 }
 
 fd_code fd_find_cache_type(const fd_attribution_options *options, const fd_attribution *of, const char **type,
@@ -20,7 +19,7 @@ fd_code fd_find_cache_type(const fd_attribution_options *options, const fd_attri
     static const char *const types[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1"};
     fd_attribution_options how = *options;
     *type = NULL;
-    if (of->numerics->exact || fd_trace_get_info(how.cand)->kv_type[0] || !behind_caches(options, of)) return FD_OK;
+    if (of->numerics->exact || fd_trace_get_info(how.cand)->kv_type[0] || !is_attention_alone(options, of)) return FD_OK;
     how.numerics = of->numerics;
     how.on_row = NULL;
     how.progress = NULL;

@@ -21,7 +21,7 @@ typedef struct attributing {
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
     int32_t n_step, pos0, n_range;
     double *growth;      /* [n_node, 2]: Σ(c − r)², Σ r² */
-    double *steps, *sums; /* [n_node] fd_steps_leave, fd_sums_leave */
+    double *steps, *sums; /* [n_node] fd_steps_leave */
     bool leaves_nothing; /* the class does: */
     fd_residuals residuals;
     fd_node_finding *vague; /* [n_node] the first row that is inconclusive, n_odd of them */
@@ -240,10 +240,8 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     if (!a->worst) return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     for (size_t i = 0; i < n; i++) {
         out->z[i] = -1;
-        if (fd_trace_has_data(o->cand, o->graph->nodes[i].name)) {
-            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, (int32_t)i);
-            a->sums[i] = fd_sums_leave(o->graph, o->numerics, o->cand, (int32_t)i);
-        }
+        if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
+            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, (int32_t)i, &a->sums[i]);
         a->in_ref[i] = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
         /* a tensor of another shape is no reference: compare has said so already */
         if (a->in_ref[i] >= 0 &&

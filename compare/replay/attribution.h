@@ -69,7 +69,7 @@ typedef struct fd_attribution_row {
     int64_t stride;
     const double *candidate, *replayed, *tau; /* [stride] */
     const double *reference;                  /* [stride] the other run's row; NULL: not recorded */
-    double steps, sums;                       /* fd_steps_leave of the node; fd_sums_leave of it at that position */
+    double steps, sums;                       /* fd_steps_leave of the node, at that position */
 } fd_attribution_row;
 
 typedef struct fd_attribution_options {

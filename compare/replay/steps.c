@@ -77,21 +77,6 @@ static void walk(search *s, int32_t id) {
     }
 }
 
-double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
-    search s = {.graph = graph, .trace = trace, .numerics = numerics};
-    double leave = 0;
-    if (!numerics->replays_inputs) return 0;
-    s.seen = calloc(2 * (size_t)graph->n_node, sizeof *s.seen);
-    if (!s.seen) return 0; /* as if few had one: a suspect more */
-    walk(&s, node);
-    for (int kind = 0; kind < 2; kind++)
-        if (s.n[kind] > s.few[kind] && 2 * s.widest[kind] > leave) leave = 2 * s.widest[kind];
-    /* and an element of the table that is the largest of its block takes the whole block over */
-    if (s.table && 2 * s.widest[1] > leave) leave = 2 * s.widest[1];
-    free(s.seen);
-    return leave;
-}
-
 static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node, bool *seen) {
     bool reads = graph->nodes[node].op == FD_OP_ATTN_MIX;
     seen[node] = true;
@@ -103,10 +88,27 @@ static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node
     return reads;
 }
 
-double fd_sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
+static double sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
     if (!(numerics->u_mix > 0x1p-24)) return 0;
     bool *seen = calloc((size_t)graph->n_node, sizeof *seen);
     bool reads = seen && reads_sum(graph, trace, node, seen);
     free(seen);
     return reads ? 2 * numerics->u_mix : 0;
+}
+
+double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node,
+                      double *sums) {
+    search s = {.graph = graph, .trace = trace, .numerics = numerics};
+    double leave = 0;
+    *sums = sums_leave(graph, numerics, trace, node);
+    if (!numerics->replays_inputs) return 0;
+    s.seen = calloc(2 * (size_t)graph->n_node, sizeof *s.seen);
+    if (!s.seen) return 0; /* as if few had one: a suspect more */
+    walk(&s, node);
+    for (int kind = 0; kind < 2; kind++)
+        if (s.n[kind] > s.few[kind] && 2 * s.widest[kind] > leave) leave = 2 * s.widest[kind];
+    /* and an element of the table that is the largest of its block takes the whole block over */
+    if (s.table && 2 * s.widest[1] > leave) leave = 2 * s.widest[1];
+    free(s.seen);
+    return leave;
 }
