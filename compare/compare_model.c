@@ -121,6 +121,7 @@ static fd_code find_below_bounds(fd_comparison *c, fd_attribution *of, fd_error 
     if (!by_direction) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
     FD_TRY(begin_at_first_layer(c, of, err));
     if (left.finding == FD_FOUND_NOTHING || c->below.named) return FD_OK;
+    if (fd_is_said_own_way(c->verdict, c->o->graph->nodes[left.node].name)) return FD_OK;
     fd_remark r = reason_at(c, left.usual > 0 ? FD_REASON_LARGE_ERRORS : FD_REASON_RESIDUAL, &left);
     r.n[0] = left.n_odd;
     r.n[1] = (int64_t)(left.usual * 1e12);
@@ -141,7 +142,7 @@ static void report_noise(fd_comparison *c, const fd_attribution *cand) {
     }
     v->divergence = (fd_divergence){0};
     if (cand->n_inconclusive) add_inconclusive(c, &cand->inconclusive);
-    if (v->replay.evidence.undecided) fd_verdict_reason(v, (fd_remark){FD_REASON_CLASS_UNDECIDED});
+    if (v->replay.evidence.undecided && !fd_is_said_own_way(v, "")) fd_verdict_reason(v, (fd_remark){FD_REASON_CLASS_UNDECIDED});
     if (c->own_ways && !v->flip.choice_known)
         fd_verdict_reason(v, (fd_remark){FD_REASON_CHOICE_UNRECORDED, .n = {v->flip.fed_pos}});
     if (c->n_pos < 2) fd_verdict_reason(v, (fd_remark){FD_REASON_ONE_POSITION});
@@ -232,6 +233,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
     *side = FD_CANDIDATE;
     FD_TRY(fd_judge_candidate(c, &class_, cand, err));
     FD_TRY(fd_doubt_printed(c, cand, class_.evidence.undecided, err));
+    FD_TRY(fd_doubt_cache_type(c, cand, err));
     FD_TRY(look_for_mixed_class(c, class_.source, cand, err));
     FD_TRY(fd_doubt_one_step(c, cand, err));
     if (cand->n_tensor == 0 && cand->n_inconclusive == 0) {

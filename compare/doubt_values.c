@@ -1,7 +1,10 @@
 #include "compare/doubt_values.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "compare/diagnose/cache_type.h"
 #include "compare/diagnose/narrow.h"
 #include "compare/diagnose/printed.h"
 #include "compare/replay/findings.h"
@@ -60,4 +63,27 @@ fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
     fd_verdict_reason(c->verdict, r);
     of->found = false;
     return FD_OK;
+}
+
+fd_code fd_doubt_cache_type(fd_comparison *c, fd_attribution *of, fd_error *err) {
+    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    const char *type;
+    FD_TRY(fd_find_cache_type(&how, of, &type, err));
+    if (!type) return FD_OK;
+    fd_remark r = {FD_REASON_MIXED_CLASS};
+    snprintf(r.text, sizeof r.text, "what K and V in blocks of %c%s give, which --cache-type %s would say",
+             toupper((unsigned char)type[0]), type + 1, type);
+    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
+    fd_verdict_reason(c->verdict, r);
+    of->found = false;
+    return FD_OK;
+}
+
+bool fd_is_said_own_way(const fd_verdict *verdict, const char *node) {
+    const fd_remarks *reasons = &verdict->reasons;
+    for (int32_t i = 0; i < reasons->n && i < FD_MAX_REMARKS; i++) {
+        const fd_remark *r = &reasons->items[i];
+        if (r->kind == FD_REASON_MIXED_CLASS && (!node[0] || strcmp(r->node, node) == 0)) return true;
+    }
+    return false;
 }

@@ -14,4 +14,10 @@ fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferre
  * to the other side. Then nothing is found, unless it has a name. */
 fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err);
 
+/* What departs is what K and V in blocks give, which the trace does not say: then nothing is found. */
+fd_code fd_doubt_cache_type(fd_comparison *c, fd_attribution *of, fd_error *err);
+
+/* Is among the reasons that the engine's own way, or its cache, gives what departs at that node? "": at any. */
+bool fd_is_said_own_way(const fd_verdict *verdict, const char *node);
+
 #endif

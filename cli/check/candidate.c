@@ -47,7 +47,8 @@ static fd_code open_own(const opening *o, fd_error *err) {
 static fd_code read_options(opening *o, fd_error *err) {
     const fd_check_input *in = o->input;
     const fd_graph *graph = o->reference->model->graph;
-    o->how = (fd_import_options){.graph = graph};
+    /* a map that was chosen for most of the names need not fit the others */
+    o->how = (fd_import_options){.graph = graph, .leave_misfits = !in->map && !fd_source_names(o->source)};
     FD_TRY(fd_cli_token_list(in->tokens, in->tokens_file, graph->hparams.n_vocab, &o->tokens, &o->how.n_token, err));
     if (in->steps && fd_cli_parse_ids(in->steps, INT32_MAX, &o->steps, &o->how.n_step_size, err) != FD_OK)
         return fd_error_prefix(err, "--steps");

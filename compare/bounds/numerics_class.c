@@ -21,6 +21,9 @@
     .u_in = (u), .u_attn = (u), .tiny_in = (tiny), .u_acc = U32, .u_op = (u), .u_out = (u), .tiny_out = (tiny),        \
     .u_kv = (u)
 
+/* What ggml's CPU kernels round before a product, a replay repeats. */
+#define GGML_CPU .replays_inputs = true, .u_acc = U32, F32_OPS
+
 /* What is rounded before a product with weights follows from the factors alone. */
 #define REPEATED_FACTORS(u, tiny)                                                                                      \
     .replays_inputs = true, .own_attention = true, .u_factor = (u), .tiny_in = (tiny), .u_acc = U32, F32_OPS
@@ -36,16 +39,12 @@ static const fd_numerics_class table[] = {
     {.name = "f32", .summary = "binary32, any order of sums", .u_acc = U32, F32_OPS},
     {.name = "ggml-cpu-f32kv",
      .summary = "factors in the weights' dot type just as ggml's CPU kernels make them, else binary32",
-     .replays_inputs = true,
-     .u_acc = U32,
-     F32_OPS},
+     GGML_CPU},
     {.name = "int8-f32kv",
      .summary = "activations in int8 blocks of 32 with scales in binary32, else binary32",
-     .replays_inputs = true,
+     GGML_CPU,
      .own_attention = true,
-     .own_blocks = true,
-     .u_acc = U32,
-     F32_OPS},
+     .own_blocks = true},
     {.name = "int8-rows", .summary = "activations in int8 with one scale a row, else binary32", INT8_ROWS},
     {.name = "w8a8",
      .summary = "activations and weights in int8 with one scale a row, else binary32",
@@ -60,26 +59,26 @@ static const fd_numerics_class table[] = {
     {.name = "f16kv", .summary = "binary32 with a binary16 K/V cache", .u_acc = U32, F32_OPS, .u_kv = UF16},
     {.name = "ggml-cpu-f16kv",
      .summary = "ggml-cpu-f32kv with a binary16 K/V cache and attention in binary32",
-     .replays_inputs = true,
+     GGML_CPU,
      .own_attention = true,
-     .u_acc = U32,
-     F32_OPS,
      .u_kv = UF16},
     {.name = "int8-f16kv",
      .summary = "int8-f32kv with a binary16 K/V cache",
-     .replays_inputs = true,
+     GGML_CPU,
      .own_attention = true,
      .own_blocks = true,
-     .u_acc = U32,
-     F32_OPS,
      .u_kv = UF16},
     {.name = "int8-rows-f16kv", .summary = "int8-rows with a binary16 K/V cache", INT8_ROWS, .u_kv = UF16},
     {.name = "w8a8-f16kv", .summary = "w8a8 with a binary16 K/V cache", INT8_ROWS, .int8_weights = true, .u_kv = UF16},
     {.name = "ggml-cpu",
      .summary = "ggml-cpu-f32kv with a binary16 K/V cache and its factors in binary16",
-     .replays_inputs = true,
-     .u_acc = U32,
-     F32_OPS,
+     GGML_CPU,
+     .u_kv = UF16},
+    /* As llama-cpu-fa below, with what goes into products repeated. */
+    {.name = "ggml-cpu-fa",
+     .summary = "ggml-cpu with flash attention: sums of V in binary16",
+     GGML_CPU,
+     .u_mix = UF16,
      .u_kv = UF16},
     {.name = "f16",
      .summary = "binary16 factors, binary32 sums and tensors",

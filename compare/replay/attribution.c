@@ -21,7 +21,7 @@ typedef struct attributing {
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
     int32_t n_step, pos0, n_range;
     double *growth;      /* [n_node, 2]: Σ(c − r)², Σ r² */
-    double *steps;       /* [n_node] fd_steps_leave */
+    double *steps, *sums; /* [n_node] fd_steps_leave */
     bool leaves_nothing; /* the class does: */
     fd_residuals residuals;
     fd_node_finding *vague; /* [n_node] the first row that is inconclusive, n_odd of them */
@@ -73,7 +73,8 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
                                   .replayed = rows->y + at,
                                   .tau = rows->tau + at,
                                   .reference = has_ref ? a->reference : NULL,
-                                  .steps = a->steps[node->id]};
+                                  .steps = a->steps[node->id],
+                                  .sums = a->sums[node->id] * sqrt(a->pos0 + r + 1)};
         if (a->o->rows_alone) {
             a->o->on_row(a->o->user, &row);
             continue;
@@ -222,6 +223,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     a->in_ref = malloc(sizeof *a->in_ref * n);
     a->growth = calloc(2 * n, sizeof *a->growth);
     a->steps = calloc(n, sizeof *a->steps);
+    a->sums = calloc(n, sizeof *a->sums);
     a->vague = calloc(n, sizeof *a->vague);
     a->n_row = calloc(n, sizeof *a->n_row);
     a->n_choice = calloc(n, sizeof *a->n_choice);
@@ -229,7 +231,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
-    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->n_row || !a->n_choice || !out->z ||
+    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->sums || !a->vague || !a->n_row || !a->n_choice || !out->z ||
         !out->finding || !out->introduced || !out->suspect)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
@@ -239,7 +241,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     for (size_t i = 0; i < n; i++) {
         out->z[i] = -1;
         if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
-            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, (int32_t)i);
+            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, (int32_t)i, &a->sums[i]);
         a->in_ref[i] = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
         /* a tensor of another shape is no reference: compare has said so already */
         if (a->in_ref[i] >= 0 &&
@@ -254,6 +256,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .memo = o->memo,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
+                             .kv_type = o->kv_type,
                              .n_output = out->n_output};
     return fd_replay_open(&how, &a->replay, err);
 }
@@ -286,6 +289,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
     free(a.worst);
     free(a.growth);
     free(a.steps);
+    free(a.sums);
     free(a.vague);
     free(a.n_row);
     free(a.n_choice);

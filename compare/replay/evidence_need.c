@@ -7,9 +7,10 @@ static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_c
         int64_t at = (int64_t)node * e->n_slot + p;
         const fd_evidence_row *w = &wide->rows[at], *own = &tight->rows[at];
         if (w->z < 0 || own->z < 0 || e->graph->nodes[node].op == FD_OP_TOP_K) continue;
-        if (!own->through && !(w->tau > MUCH_MORE * own->tau)) continue;
+        bool copied = e->graph->nodes[node].op == FD_OP_KV_WRITE; /* one rounding, of which types differ by less */
+        if (!own->through && !(w->tau > (copied ? 2 : MUCH_MORE) * own->tau)) continue;
         t.rounded++;
-        t.needed += !(own->left <= 1);
+        t.needed += copied && !own->through ? !(own->z <= 1) : !(own->left <= 1);
     }
     return t;
 }
@@ -49,6 +50,8 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
         need.n_products_depart += departs && is_product(nodes[i].op);
         need.n_products_fit += rounded > 0 && 2 * needed < rounded && is_product(nodes[i].op);
         need.n_attention_depart += departs && attention;
+        need.n_mix_depart += departs && nodes[i].op == FD_OP_ATTN_MIX;
+        need.n_mix_fit += rounded > 0 && 2 * needed < rounded && nodes[i].op == FD_OP_ATTN_MIX;
         need.n_depart += departs;
     }
     return need;

@@ -95,6 +95,7 @@ static tally count_repeated(const fd_class_case *c, int32_t node) {
         int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || e->finest[at].z <= 1) continue;
         if (c->rows[at].through && c->numerics->u_shown > 0) continue; /* bounds that have room say nothing */
+        if (c->rows[at].error == e->finest[at].error) continue;        /* nor a row that it computes in the same way */
         t.rounded++;
         /* through unrecorded tensors the bounds have room for anything, but nothing is left of what is repeated; of what is
          * lost to the other side of steps, less than the finest leaves */

@@ -164,6 +164,14 @@ static bool has_room_alone(const fd_class_need *need) {
     return in_one_layer(need) || (one_kind && need->n_attention_depart == 0);
 }
 
+/* All products are what `tight` says to the last bits, and so are the weighted sums of V, where kernels differ most. Of the scores'
+ * factors it says the roundings as well: no other kernel rounds scores, or one of the caches, and nothing else. */
+static bool knows_attention(const fd_numerics_class *tight, const fd_class_need *need) {
+    bool products = need->n_products_fit >= FEWEST_TOLD && need->n_products_fit == need->n_products;
+    bool mix = need->n_mix_fit > 0 && need->n_mix_depart == 0;
+    return !(tight->u_factor > 0) && products && mix && need->n_attention_depart == 1;
+}
+
 /* Sums in 16 bits leave something of every product: where `tight` explains a kind of them, the engine's are in binary32. */
 static bool sums_as_tight(const fd_numerics_class *wide, const fd_class_need *need) {
     return wide->u_acc > 0x1p-24 && need->n_products_fit > 0;
@@ -178,7 +186,7 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
                 continue;
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
             bool other_sums = sums_as_tight(c->at[i].numerics, &need);
-            if (!other_sums && !has_room_alone(&need)) continue;
+            if (!other_sums && !has_room_alone(&need) && !knows_attention(c->at[j].numerics, &need)) continue;
             c->refuted[i] = true;
             c->by_tighter_alone[i] = !other_sums && !in_one_layer(&need);
             c->at[i].n_needed = need.n_needed;

@@ -43,7 +43,8 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
 /* Other types than blocks are the class's. */
 static void read_kv_types(fd_replay *replay) {
     fd_error none;
-    if (fd_kv_types_parse(fd_trace_get_info(replay->o.trace)->kv_type, &replay->k_type, &replay->v_type, &none) !=
+    const char *said = replay->o.kv_type ? replay->o.kv_type : fd_trace_get_info(replay->o.trace)->kv_type;
+    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) !=
         FD_OK)
         replay->k_type = replay->v_type = FD_F32;
 }
@@ -164,6 +165,11 @@ static double *own_rows(const fd_replay *replay, const fd_node *node, int64_t st
     return replay->y + (node->op == FD_OP_KV_WRITE ? replay->pos0 * stride : 0);
 }
 
+/* A cache is read as it is kept: of an engine that keeps it in the type of the trace, these are the very values. */
+static bool is_as_kept(const fd_replay *replay, const fd_node *node, uint32_t stored) {
+    return fd_node_is_kv_cache(node) && replay->o.numerics->u_kv >= fd_dtype_roundoff(stored);
+}
+
 /* Hands the rows to the readers: recorded ones with the rounding of what the trace stores, others as replayed. */
 static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t stride, int32_t span_first, fd_error *err) {
     fd_node_state *state = &replay->state[node->id];
@@ -177,8 +183,8 @@ static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t strid
 
     int32_t at = replay->in_trace[node->id];
     uint32_t stored = at < 0 ? FD_F64 : fd_trace_node_at(replay->o.trace, at)->dtype;
-    double u = stored == FD_F16 || stored == FD_BF16 ? fd_dtype_roundoff(stored) : 0;
-    double tiny = stored == FD_F16 || stored == FD_BF16 ? fd_dtype_tiny(stored) : 0;
+    bool narrower = (stored == FD_F16 || stored == FD_BF16) && !is_as_kept(replay, node, stored);
+    double u = narrower ? fd_dtype_roundoff(stored) : 0, tiny = narrower ? fd_dtype_tiny(stored) : 0;
     bool any_missing = false;
     for (int32_t r = 0; r < replay->n_pos; r++) {
         any_missing |= !replay->recorded[r];

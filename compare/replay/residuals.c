@@ -101,7 +101,7 @@ double fd_row_left(const fd_attribution_row *row) {
 
 double fd_row_oddness(const fd_attribution_row *row) {
     double binary32 = FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos;
-    return fd_row_left(row) / fmax(binary32, row->steps);
+    return fd_row_left(row) / fmax(fmax(binary32, row->steps), row->sums);
 }
 
 /* Int8 blocks, all of them rounded another way, leave 2 % of a layer. */

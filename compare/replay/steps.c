@@ -77,9 +77,30 @@ static void walk(search *s, int32_t id) {
     }
 }
 
-double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
+static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node, bool *seen) {
+    bool reads = graph->nodes[node].op == FD_OP_ATTN_MIX;
+    seen[node] = true;
+    for (int k = 0; k < FD_MAX_INPUTS && !reads; k++) {
+        int32_t in = graph->nodes[node].input[k];
+        if (in < 0 || seen[in] || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+        reads = reads_sum(graph, trace, in, seen);
+    }
+    return reads;
+}
+
+static double sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
+    if (!(numerics->u_mix > 0x1p-24)) return 0;
+    bool *seen = calloc((size_t)graph->n_node, sizeof *seen);
+    bool reads = seen && reads_sum(graph, trace, node, seen);
+    free(seen);
+    return reads ? 2 * numerics->u_mix : 0;
+}
+
+double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node,
+                      double *sums) {
     search s = {.graph = graph, .trace = trace, .numerics = numerics};
     double leave = 0;
+    *sums = sums_leave(graph, numerics, trace, node);
     if (!numerics->replays_inputs) return 0;
     s.seen = calloc(2 * (size_t)graph->n_node, sizeof *s.seen);
     if (!s.seen) return 0; /* as if few had one: a suspect more */

@@ -32,14 +32,16 @@ static double shown_roundoff(const fd_evidence *evidence) {
     return 0;
 }
 
+static bool has_any(const fd_attribution_options *options, fd_op op) {
+    for (int32_t i = 0; i < options->graph->n_node; i++)
+        if (options->graph->nodes[i].op == op && fd_trace_has_data(options->cand, options->graph->nodes[i].name))
+            return true;
+    return false;
+}
+
 /* Scores or weights in the trace have left the kernel: attention is not fused. */
 static bool shows_attention(const fd_attribution_options *options) {
-    for (int32_t i = 0; i < options->graph->n_node; i++) {
-        const fd_node *node = &options->graph->nodes[i];
-        if (node->op != FD_OP_ATTN_SCORES && node->op != FD_OP_ATTN_SOFTMAX) continue;
-        if (fd_trace_has_data(options->cand, node->name)) return true;
-    }
-    return false;
+    return has_any(options, FD_OP_ATTN_SCORES) || has_any(options, FD_OP_ATTN_SOFTMAX);
 }
 
 typedef struct search {
@@ -55,11 +57,12 @@ typedef struct search {
 
 /* Those that exist whatever the values are: the trace's form may exclude some. */
 static void list_classes(search *s) {
-    bool shown = shows_attention(s->o);
+    const bool shown = shows_attention(s->o);
+    const bool no_sums = shown || !has_any(s->o, FD_OP_ATTN_MIX); /* else all that is near them has room for a bug */
     for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
-        if (class_->fused_attention && shown) continue;
+        if ((class_->fused_attention && shown) || (class_->replays_inputs && class_->u_mix > 0 && no_sums)) continue;
         if (!fd_class_is_another(class_, s->o->graph)) continue;
         s->class_[s->n++] = class_;
     }

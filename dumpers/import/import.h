@@ -17,6 +17,7 @@ typedef struct fd_import_options {
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
     const fd_name_map_list *allow; /* patterns besides the map's; NULL */
+    bool leave_misfits;            /* arrays of other sizes than a built-in map's nodes are no error: no line names them */
     const char *cache_type;        /* of the K/V cache, as fd_kv_types_parse reads it; NULL: the source does not say */
     const fd_source *weights; /* arrays that are weights; NULL: those of the source that have such names or rules */
 } fd_import_options;
@@ -109,6 +110,12 @@ int64_t fd_import_keys_before(const fd_import_plan *plan, const fd_import_match 
 /* Rank and shape of one position of a placed match before the map's operations (leading axes of length 1, such as the
  * batch, dropped). */
 void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape);
+
+/* The match's rule, as fd_name_map_apply; and logits of a padded vocabulary lose the padding. */
+fd_code fd_import_apply(const fd_import_plan *plan, const fd_import_match *match, int *rank, int64_t *shape,
+                        double **data, double **scratch, fd_error *err);
+/* Has the node, the model's logits, more columns than the vocabulary, as engines pad it? graph NULL: not known. */
+bool fd_import_is_padded(const fd_graph *graph, const char *node, int64_t width);
 /* What the trace says of itself, as attributes of its root; false: they could not be written (write_info.c). */
 bool fd_import_put_info(const fd_import_plan *plan, hid_t file);
 /* The weights' row hashes into the group /weights of a file that is written. */

@@ -76,6 +76,7 @@ typedef struct fd_name_map_rule {
     fd_name_map_rows rows;
     fd_name_map_words words; /* what 16-bit integers hold */
     bool otherwise;          /* else: for tensors alone that no rule above takes */
+    bool unbiased;           /* bias=no: for nodes to which the model adds no bias */
     char *archs; /* arch=: for models of these alone, "gemma2,gemma3", or of all others, "!gemma2"; NULL: all */
     fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];
     int n_op;
@@ -98,6 +99,7 @@ typedef struct fd_name_map {
     fd_name_map_rule *rules;
     size_t n_rule;
     fd_name_map_list skip, allow, absent;
+    fd_name_map_list absent_with; /* [absent.n] only where a tensor has such a name; "": always */
     fd_name_map_list ask;     /* "FILE:LINE: text" of each undecided line */
     fd_name_map_asked *asked; /* [ask.n] */
 } fd_name_map;

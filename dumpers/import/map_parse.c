@@ -135,10 +135,14 @@ static fd_code take_line(parser *p) {
     if (is_rule) return take_rule(p);
     if (strcmp(p->words[0], "ask") == 0) return take_ask(p);
     if (!list) return wrong(p, "expected SOURCE -> NODE, skip, allow, absent or ask, found", p->words[0]);
-    if (p->n_word == 1) return wrong(p, "no pattern after", p->words[0]);
-    for (int i = 1; i < p->n_word; i++) {
+    const bool with = list == &p->map->absent && p->n_word > 3 && strcmp(p->words[p->n_word - 2], "with") == 0;
+    const int n = with ? p->n_word - 2 : p->n_word;
+    if (n == 1) return wrong(p, "no pattern after", p->words[0]);
+    for (int i = 1; i < n; i++) {
         FD_TRY(count_rule(p));
         if (!append(list, strdup(p->words[i]))) return no_memory(p);
+        const char *only = with ? p->words[n + 1] : "";
+        if (list == &p->map->absent && !append(&p->map->absent_with, strdup(only))) return no_memory(p);
     }
     return FD_OK;
 }
@@ -209,6 +213,7 @@ void fd_name_map_free(fd_name_map *map) {
     free_list(&map->skip);
     free_list(&map->allow);
     free_list(&map->absent);
+    free_list(&map->absent_with);
     for (size_t i = 0; i < map->ask.n; i++) free(map->asked[i].pattern);
     free(map->asked);
     free_list(&map->ask);

@@ -77,7 +77,7 @@ static fd_code check_shape(fd_planner *p, const fd_import_match *m) {
     if (t->type == FD_ARRAY_U16 && rule->words == FD_NAME_MAP_WORDS_AS_FILE && !strstr(t->name, "bf16"))
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\" holds 16-bit words: write as=bf16 or as=f16",
                        plan->map->name, rule->line, t->name);
-    FD_TRY(fd_name_map_apply(plan->map, rule, &plan->values, &rank, shape, NULL, NULL, p->err));
+    FD_TRY(fd_import_apply(plan, m, &rank, shape, NULL, NULL, p->err));
     fd_array_shape_text(rank, shape, text);
     bool over_kv = fd_import_over_kv(m->node);
     int64_t n_kv = over_kv ? shape[rank - 1] : 1, found = 1;

@@ -33,8 +33,16 @@ static bool is_of_others(const fd_planner *p, const char *node) {
     return true;
 }
 
+/* The axis of a file's array that runs over positions, where the rule says which; -1: the step's tokens are not known
+ * yet. */
+static int64_t n_pos_of(const fd_source_tensor *t, const fd_name_map_rule *rule) {
+    const int axis = t->rank + rule->axis;
+    const bool said = rule->has_axis && rule->axis < 0 && rule->n_shape == 0 && axis >= 0;
+    return said ? t->shape[axis] : -1;
+}
+
 /* The names of a built-in map stand for other nodes in other architectures: an array that cannot be the node by its size
- * is left to a later line. Of a file, the step's tokens are not known yet. */
+ * is left to a later line. */
 static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd_name_map_rule *rule,
                         const char *node) {
     const fd_graph *graph = p->options->graph;
@@ -48,7 +56,16 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     const int64_t expected = fd_node_elements(&graph->nodes[id], 1);
     int64_t n = 1;
     for (int i = t->step < 0; i < t->rank; i++) n *= t->shape[i];
-    return t->step < 0 ? n == expected : n % expected == 0;
+    const int64_t n_pos = t->step < 0 ? 1 : n_pos_of(t, rule);
+    if (t->rank > 0 && fd_import_is_padded(graph, node, t->shape[t->rank - 1])) return true;
+    return n_pos > 0 ? n == n_pos * expected : n % expected == 0;
+}
+
+/* bias=no */
+static bool has_bias(const fd_planner *p, const char *node) {
+    const fd_graph *graph = p->options->graph;
+    const int32_t id = graph ? fd_graph_find(graph, node) : -1;
+    return id >= 0 && graph->nodes[id].weight[1] >= 0;
 }
 
 static fd_code append(fd_planner *p, fd_import_match **list, size_t *n, size_t *room, const fd_import_match *match) {
@@ -71,6 +88,7 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
     if (is_no_node(p, &p->plan->map->rules[rule], match.node) || is_of_others(p, match.node)) return FD_OK;
+    if (p->plan->map->rules[rule].unbiased && has_bias(p, match.node)) return FD_OK;
     if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
         return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;
@@ -163,6 +181,7 @@ static fd_code add_misfits(fd_planner *p) {
     for (size_t i = 0; i < p->n_misfit; i++) {
         const fd_import_match *m = &p->misfits[i];
         if (p->touched[m->tensor] || fd_name_map_part(&p->plan->map->rules[m->rule])) continue;
+        if (p->options->leave_misfits) continue; /* among those that no line names */
         p->touched[m->tensor] = true;
         FD_TRY(append(p, &p->all, &p->n, &p->room, m));
     }

@@ -84,6 +84,26 @@ void fd_import_rows_close(fd_import_rows *rows) {
     rows->data = rows->scratch = NULL;
 }
 
+/* Engines pad a vocabulary to a multiple of their tiles or ranks. */
+enum { LEAST_TILE = 8, MOST_PADDING = 1024 };
+
+bool fd_import_is_padded(const fd_graph *graph, const char *node, int64_t width) {
+    const int64_t n_vocab = graph ? graph->hparams.n_vocab : 0;
+    if (!graph || strcmp(node, graph->nodes[graph->n_node - 1].name) != 0) return false;
+    return width > n_vocab && width < n_vocab + MOST_PADDING && width % LEAST_TILE == 0;
+}
+
+fd_code fd_import_apply(const fd_import_plan *plan, const fd_import_match *match, int *rank, int64_t *shape,
+                        double **data, double **scratch, fd_error *err) {
+    const fd_name_map_rule *rule = &plan->map->rules[match->rule];
+    FD_TRY(fd_name_map_apply(plan->map, rule, &plan->values, rank, shape, data, scratch, err));
+    bool flat = *rank > 0;
+    for (int i = 0; i + 1 < *rank; i++) flat &= shape[i] == 1;
+    if (flat && fd_import_is_padded(plan->graph, match->node, shape[*rank - 1]))
+        shape[*rank - 1] = plan->graph->hparams.n_vocab;
+    return FD_OK;
+}
+
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,
                             fd_error *err) {
     const fd_import_plan *plan = rows->plan;
@@ -98,8 +118,7 @@ fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_
         fd_array row = fd_array_at(&rows->view.array, rows->match->axis, rows->offset + pos - rows->first);
         fd_array_fetch(&row, rows->data);
     }
-    FD_TRY(fd_name_map_apply(plan->map, &plan->map->rules[rows->match->rule], &plan->values, rank, shape, &rows->data,
-                             &rows->scratch, err));
+    FD_TRY(fd_import_apply(plan, rows->match, rank, shape, &rows->data, &rows->scratch, err));
     *data = rows->data;
     return FD_OK;
 }

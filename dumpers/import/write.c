@@ -104,8 +104,7 @@ static fd_code measure(const fd_import_plan *plan, target *t, int32_t *first, in
         int64_t shape[FD_ARRAY_MAX_RANK];
         const fd_source_tensor *source = fd_source_at(plan->source, t->matches[i].tensor);
         fd_import_row_shape(&t->matches[i], &rank, shape);
-        FD_TRY(fd_name_map_apply(plan->map, &plan->map->rules[t->matches[i].rule], &plan->values, &rank, shape, NULL,
-                                 NULL, err));
+        FD_TRY(fd_import_apply(plan, &t->matches[i], &rank, shape, NULL, NULL, err));
         if (t->over_kv) {
             int64_t n_head = 1;
             for (int k = 0; k + 1 < rank; k++) n_head *= shape[k];

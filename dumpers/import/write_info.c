@@ -26,11 +26,19 @@ static bool is_of_model(const fd_import_plan *plan, const char *glob) {
     return !plan->graph;
 }
 
+static bool is_there(const fd_source *source, const char *pattern) {
+    fd_name_map_capture unused;
+    for (size_t i = 0; i < fd_source_count(source); i++)
+        if (fd_name_map_matches(pattern, fd_source_at(source, i)->name, &unused)) return true;
+    return pattern[0] == '\0';
+}
+
 /* Nodes that the engine cannot have, as globs: what the map says, and inner sums. False when they do not fit. */
 static bool put_absent(const fd_import_plan *plan, char *out, size_t size) {
     size_t at = strlen(out);
     for (size_t i = 0; i < plan->map->absent.n; i++) {
         if (!is_of_model(plan, plan->map->absent.items[i])) continue;
+        if (!is_there(plan->source, plan->map->absent_with.items[i])) continue;
         int n = snprintf(out + at, size - at, "%s%s", at ? " " : "", plan->map->absent.items[i]);
         if (n < 0 || (size_t)n >= size - at) return false;
         at += (size_t)n;

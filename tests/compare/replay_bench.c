@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "compare/compare.h"
+#include "emulate/rounding.h"
 #include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 
@@ -160,4 +161,21 @@ void third_head_scaled(const fd_op_args *args) {
     int64_t d = args->node->shape[1], n = (int64_t)args->node->shape[0] * d;
     for (int64_t r = 0; r < args->n_pos; r++)
         for (int64_t i = 3 * d; i < 4 * d; i++) ((float *)args->out)[r * n + i] *= 1.01f;
+}
+
+void rounded_to_f16(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = fd_round_f16(((float *)args->out)[i]);
+}
+
+fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how) {
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const char *dot = strrchr(graph->nodes[i].name, '.');
+        if (dot && strcmp(dot + 1, suffix) == 0) graph->nodes[i].override = how;
+    }
+    return graph;
 }

@@ -47,5 +47,9 @@ void expect_at(fd_verdict *v, const char *node, const char *what);
 /* The op as the reference computes it: what an override spoils afterwards. */
 void run_clean(const fd_op_args *args);
 void third_head_scaled(const fd_op_args *args); /* by 1.01 */
+void rounded_to_f16(const fd_op_args *args);
+
+/* A copy of the graph in which `how` computes that tensor of every layer. */
+fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how);
 
 #endif

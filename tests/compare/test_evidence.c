@@ -10,12 +10,6 @@
 #include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"
 
-static void rounded_to_f16(const fd_op_args *args) {
-    run_clean(args);
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = fd_round_f16(((float *)args->out)[i]);
-}
-
 /* RMSNorm over n − 1: one factor for all elements, far below what 16 bits round. */
 static void mean_of_one_less(const fd_op_args *args) {
     run_clean(args);
@@ -33,18 +27,6 @@ static void a_tenth_off(const fd_op_args *args) {
     for (int64_t i = 0; i < n; i++) squares += (double)y[i] * (double)y[i];
     float tenth = (float)(0.1 * sqrt(squares / (double)n));
     for (int64_t i = 0; i < n; i++) y[i] += (uint32_t)(i * 2654435761) >> 31 ? tenth : -tenth;
-}
-
-/* A copy of the graph in which `how` computes that tensor of every layer. */
-static fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how) {
-    fd_graph *graph;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const char *dot = strrchr(graph->nodes[i].name, '.');
-        if (dot && strcmp(dot + 1, suffix) == 0) graph->nodes[i].override = how;
-    }
-    return graph;
 }
 
 static const char *const all = "*", *const partial = "*[!s]",

@@ -212,6 +212,7 @@ Test(map, lines_that_make_no_sense_are_refused_with_their_number) {
         {"a#x -> b", "#last"},
         {"#1 -> b\n", "no rule"},
         {"skip", "no pattern after"},
+        {"absent", "no pattern after"},
         {"skip *", "no rule"},
         {"", "no rule"},
     };

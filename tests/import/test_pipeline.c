@@ -228,3 +228,19 @@ Test(pipeline, plans_that_do_not_fit_are_refused, .init = set_up, .fini = tear_d
         cr_assert(strstr(r.err.message, wanted), "%s: %s", refused[i].map, r.err.message);
     }
 }
+
+/* Beside attention in one kernel there are no scores to record; without it they are missed. */
+Test(pipeline, nodes_are_absent_beside_a_name_that_says_so, .init = set_up, .fini = tear_down) {
+    static const char map[] = "x -> token_embd axis=-2\nabsent blk.*.attn_scores blk.*.attn_weights with *.FLASH\n"
+                              "absent blk.*.cache_v\nskip *\n";
+    save("x", "(2, 3)", 6, 0);
+    result without = import(NULL, map, 2, NULL, 0);
+    cr_assert_eq(without.code, FD_OK, "%s", without.err.message);
+    cr_expect_str_eq(fd_trace_get_info(without.trace)->absent, "blk.*.cache_v");
+    fd_trace_close(without.trace);
+    save("node_3.FLASH", "(2, 3)", 6, 0);
+    result beside = import(NULL, map, 2, NULL, 0);
+    cr_assert_eq(beside.code, FD_OK, "%s", beside.err.message);
+    cr_expect_str_eq(fd_trace_get_info(beside.trace)->absent, "blk.*.attn_scores blk.*.attn_weights blk.*.cache_v");
+    fd_trace_close(beside.trace);
+}

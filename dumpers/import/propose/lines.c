@@ -288,8 +288,10 @@ void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
     fd_propose_compare_layers(p);
     fd_propose_undo_exchanges(p);
     for (size_t i = 0; i < p->n; i++) p->total->agreement += agreement_of(&p->items[i]);
-    for (size_t i = 0; i < p->n; i++)
-        if (p->items[i].clear && !p->items[i].written) write_sure(p, &p->items[i]);
+    for (int nearer = 1; nearer >= 0; nearer--) /* the first line that finds its tensor is the node */
+        for (size_t i = 0; i < p->n; i++)
+            if (p->items[i].clear && !p->items[i].written && !(nearer && fd_propose_is_further(p, &p->items[i], 2)))
+                write_sure(p, &p->items[i]);
     for (size_t i = 0; i < p->n; i++)
         if (left_over(p, &p->items[i])) write_sure(p, &p->items[i]);
     write_rest(p, options);

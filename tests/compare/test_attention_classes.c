@@ -1,0 +1,63 @@
+/* llama.cpp's CPU kernels with attention in their own way: scores that were rounded are no reason for a class with room in every product, nor
+ * are sums of V in binary16. */
+#include <criterion/criterion.h>
+
+#include "emulate/rounding.h"
+#include "tests/compare/replay_bench.h"
+
+/* Kernels of attention differ in how they sum V. Where that and all products are what llama.cpp's are, so are its scores. */
+Test(attention_classes, scores_alone_are_no_reason_for_a_class_with_room_in_every_product) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        fd_graph *graph = spoiled_everywhere(&b, "attn_scores", rounded_to_f16);
+        recording how = {.emulated = "llama-cpu", .numerics = "unknown", .tensors = "*"};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        cr_expect_neq(v.status, FD_NOISE, "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
+}
+
+static void a_thousandth_more(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= 1.001f;
+}
+
+/* As a sum of V in binary16 that is divided at the end. */
+static void summed_in_f16(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) {
+        float *y = (float *)args->out + i;
+        *y = fd_round_f16(*y * 1.37f) / 1.37f;
+    }
+}
+
+static void make_flash(fd_graph *graph) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ATTN_MIX) graph->nodes[i].override = summed_in_f16;
+}
+
+/* Flash attention on llama.cpp's CPU sums V in binary16, which says nothing of its products: they are repeated, and held to the bounds
+ * of binary32. */
+Test(attention_classes, flash_attention_that_sums_in_binary16_leaves_products_no_room) {
+    static const char tensors[] = "*norm,*attn_[qkv],*rope,*attn_out,*proj,*inp,*gate,*up,*act,*down,*l_out,logits";
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        recording how = {.emulated = "llama-cpu", .numerics = "unknown", .tensors = tensors};
+        fd_graph *graph = spoiled_everywhere(&b, "attn_out", summed_in_f16);
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        fd_graph_free(graph);
+        cr_expect_str_eq(v.replay.numerics, "ggml-cpu-fa", "%s: %s", models[m], v.replay.numerics);
+        expect_noise(v, models[m], "flash attention");
+        graph = spoiled_everywhere(&b, "ffn_down", a_thousandth_more);
+        make_flash(graph);
+        v = judge(b.graph, b.ref, record(graph, how), NULL);
+        cr_expect_neq(v.status, FD_NOISE, "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
+}
