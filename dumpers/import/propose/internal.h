@@ -1,4 +1,4 @@
-/* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
+/* Shared by propose.c (names), layouts.c, score.c and turned.c (values), rule.c (what a name's values say), layers.c (whether the
  * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), orders.c (Q and K in different orders), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
@@ -23,6 +23,7 @@ typedef struct fd_candidate {
  * bug begins in decode, or at a chunk, the rows before it still say what the tensor is. */
 typedef struct fd_ranking {
     fd_candidate best[FD_PROPOSE_PARTS][FD_PROPOSE_KEEP];
+    fd_candidate turned; /* what RoPE gives, of all positions' heads the same lengths; node -1: nothing */
 } fd_ranking;
 
 /* Part 0 of n sampled positions is all of them; then come the first n - 1, the last n - 1, the first n - 2, …
@@ -74,6 +75,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool
         exchanged; /* it is the node that its name says, whose sibling's values it has (of node `values_of`) and the other way about */
     int32_t values_of;
+    bool turned;            /* its heads have the lengths of node best[0], and other directions */
     bool left_out;          /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
 } fd_proposed;
