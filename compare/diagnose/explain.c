@@ -207,6 +207,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_periodic_zeros(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_mapped(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));

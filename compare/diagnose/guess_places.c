@@ -169,7 +169,8 @@ static bool factors_differ(const judged_rows *j) {
 /* A row, or a head's part of it, is divided, or scaled, by a number of its own. */
 static bool divides(fd_op op) {
     return op == FD_OP_RMS_NORM || op == FD_OP_LAYER_NORM || op == FD_OP_L2_NORM || op == FD_OP_ATTN_SOFTMAX ||
-           op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS;
+           op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS ||
+           op == FD_OP_ROPE;
 }
 
 /* Weights that are the right ones but for a factor are what the values are mixed with. Where the result is otherwise, keys were

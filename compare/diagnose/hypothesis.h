@@ -17,7 +17,7 @@ typedef enum fd_guess {
                         `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
-    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, are left out; of
+    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, are left out; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
                               0) or to the step's last (1) */
     FD_GUESS_PARTIAL, /* elements [first, end) of every input row count `value` times: rank `which` of `n`; `other` 1: and the bias is left out; `keys` 1: the
@@ -35,7 +35,7 @@ typedef enum fd_guess {
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
-    FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
+    FD_GUESS_FACTOR,  /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */

@@ -63,6 +63,7 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
 /* Is element i of the region that a factor is about? */
 static bool in_region(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
     int64_t at = node->over_kv ? i % width / (width / node->shape[0]) : i % width;
+    if (h->n > 0) at %= h->n;
     return at >= h->first && at < h->end;
 }
 
