@@ -145,6 +145,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                                        : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
                                                                           : NULL,
                           .other = other != args->node ? fd_bench_recorded(r, other->id) : NULL,
+                          .in = {args->in[0], args->in[1]},
                           .other_width = fd_node_row_stride(other, args->n_kv)};
     if (args->node->op == FD_OP_ATTN_MIX) {
         out.weights = args->in[0];

@@ -246,6 +246,8 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     bool not_alone = false;
     if (weights) FD_TRY(reader_departs(t, j.node, &not_alone, err));
     if (divides(j.node->op) && factors_differ(&j) && !not_alone && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_OWN_FUNCTION;
+    if (fd_hypothesis_has_function(j.node->op) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_COLUMN_TERM;
     if (!product || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err));

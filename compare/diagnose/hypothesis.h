@@ -108,6 +108,7 @@ typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
     FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
+    FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
@@ -200,6 +201,7 @@ typedef struct fd_output_rows {
     const float *bias;      /* [width]; NULL: the node has none */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;
+    const float *in[2];            /* what the op reads; NULL: no such input */
     const float *weights, *values; /* of ATTN_MIX: what it reads, values from position 0 on */
     int32_t n_kv_head;
     double *scratch; /* twice as many as rows has */
@@ -207,6 +209,9 @@ typedef struct fd_output_rows {
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
+
+/* Does the op apply a function, element by element, that FD_OWN_FUNCTION can find out? */
+bool fd_hypothesis_has_function(fd_op op);
 
 /* A row may depend on rows after it, or on many: a few of them say nothing. */
 bool fd_hypothesis_looks_ahead(const fd_hypothesis *h);

@@ -107,6 +107,10 @@ static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double
 
 /* Of rows, or of bounds where `tau` is given. */
 static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
+    if (h->which == FD_OWN_FUNCTION) {
+        fd_hypothesis_function(node, out, tau);
+        return;
+    }
     const int64_t n_row = out->n_row, width = out->width, part = own_part(node, width);
     const bool elements = h->which == FD_OWN_ELEMENTS && has(width, h->first, h->end - h->first);
     for (int64_t row = 0; elements && out->candidate && !tau && row < n_row; row++)

@@ -106,6 +106,10 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
             "written over",
             h->first, h->end - 1, graph->weights[node->weight[0]].name);
         break;
+    case FD_OWN_FUNCTION:
+        SAY("%s is another function than it should be, the same in all elements",
+            node->op == FD_OP_ATTN_SOFTMAX ? "softmax's exponential" : "the activation");
+        break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
     case FD_OWN_EXPERT_BIAS:
         SAY("the experts are the chosen ones, but the biases that are added are other experts'");
