@@ -25,6 +25,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_BLOCKS:
+    case FD_GUESS_STRIDES:
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_MAPPED:
@@ -147,6 +148,7 @@ bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n != 1;
     case FD_GUESS_CACHE: return h->which == FD_CACHE_UNKNOWN || h->n != 0;
+    case FD_GUESS_STRIDES:
     case FD_GUESS_OWN: return true;
     case FD_GUESS_ROUNDED: return fd_is_scaled_type(h->other) && h->n >= FD_SCALE_STEP;
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->whole_batch;

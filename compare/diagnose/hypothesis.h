@@ -22,6 +22,8 @@ typedef enum fd_guess {
                               0) or to the step's last (1) */
     FD_GUESS_PARTIAL, /* elements [first, end) of every input row count `value` times: rank `which` of `n`; `other` 1: and the bias is left out; `keys` 1: the
                               elements outside are left out, its sum stands alone */
+    FD_GUESS_STRIDES, /* rows of slot `which`, of `n` heads, stand otherwise in memory than they are read: `other` is fd_stride_rule;
+                         Q's from `first` on, where their step begins */
     FD_GUESS_TILES,   /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
     FD_GUESS_CACHE,   /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
@@ -79,6 +81,11 @@ typedef enum fd_cache_rule {
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
 } fd_cache_rule;
+typedef enum fd_stride_rule {
+    FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
+    FD_STRIDES_ROWS_FIRST,  /* and the other way about */
+    FD_STRIDES_FIRST_ROW,   /* the stride of a row is zero */
+} fd_stride_rule;
 typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
     FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n` */

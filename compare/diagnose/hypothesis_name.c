@@ -28,6 +28,7 @@ static const char *cache_name(const fd_hypothesis *h) {
 const char *fd_hypothesis_name(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_NONE: return "";
+    case FD_GUESS_STRIDES: return "strides_ignored";
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->name;
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].name;
     case FD_GUESS_POSITION: return "other_position";

@@ -235,6 +235,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;
     case FD_GUESS_PARTIAL: partial_text(h, to, size); break;
+    case FD_GUESS_STRIDES:
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_MAPPED:
