@@ -132,6 +132,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
     }
     if (*edited && h->guess == FD_GUESS_SCALING) scale_rope(h, &out->node.rope);
+    if (*edited && h->guess == FD_GUESS_SCALING && h->which == FD_ROPE_SCALING_LINEAR) out->node.weight[0] = -1;
     if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
     if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);

@@ -244,7 +244,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_STATE: state_text(h, to, size); break;
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
     case FD_GUESS_SCALING:
-        SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
+        if (h->which == FD_ROPE_SCALING_LINEAR)
+            SAY("RoPE divides every frequency by %g; the file scales them otherwise", h->value);
+        else
+            SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
             h->which == FD_ROPE_SCALING_YARN ? "YaRN" : "llama3", h->value, h->n,
             h->other ? ", with YaRN's factor of cos and sin" : "");
         break;
