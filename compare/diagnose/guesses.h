@@ -48,7 +48,8 @@ fd_code fd_guess_periodic_zeros(fd_trial *trial, fd_error *err);
 fd_code fd_guess_blocks_of_sums(fd_trial *trial, const fd_node *node, fd_error *err);
 
 /* A factor, zeros, a softcap, another order of elements or rows, a tail that was not written
- * (guess_outputs.c). */
+ * (guess_outputs.c). Through several layers those of the node asked about come first, for they cost next to nothing. */
+fd_code fd_guess_own_outputs(fd_trial *trial, fd_error *err);
 fd_code fd_guess_outputs(fd_trial *trial, fd_error *err);
 
 #endif

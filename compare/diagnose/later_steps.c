@@ -72,6 +72,8 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
             there.right_too = right;
             there.rows_alone = e->rows_alone;
             there.as_it_is = true;
+            there.whole_run = ask->finding->span_first != ask->finding->node;
+            there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
             FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
         }
         n_left += holds[k];
