@@ -1,4 +1,4 @@
-/* What comes again along a row: elements of every so many that an engine does not write, and blocks of a quantised weight that it does
+/* What weights are read as, by what comes again along a row, or in all rows: elements of every so many that an engine does not write, and blocks of a quantised weight that it does
  * not read. */
 #include <math.h>
 
@@ -59,5 +59,34 @@ fd_code fd_guess_blocks_of_sums(fd_trial *t, const fd_node *node, fd_error *err)
             for (int32_t first = 0; first + n <= each && !fd_trial_fits(t); first += BLOCK)
                 FD_TRY(try_run(t, &h, first, n, err));
     }
+    return FD_OK;
+}
+
+/* Rows for each direction, so that few directions are no matter of few rows; and most rows and columns depart. */
+enum { MOST_RANK = 16, ROWS_A_DIRECTION = 2 };
+
+static bool departs_everywhere(const fd_trial *t, int64_t width) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    const int64_t n = (r->args.n_pos - r->n_unjudged) * width;
+    int64_t beyond = 0;
+    for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++) {
+        int64_t own = 0;
+        for (int64_t i = row * width; i < (row + 1) * width; i++)
+            own += !(fabs((double)r->output[i] - (double)plain->rows[i]) <= (plain->tau ? plain->tau[i] : 0));
+        if (4 * own < width) return false;
+        beyond += own;
+    }
+    return 2 * beyond >= n;
+}
+
+fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    const int32_t n = r->args.n_pos - r->n_unjudged;
+    fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
+    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, fd_node_width(node))) return FD_OK;
+    for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < n && !fd_trial_fits(t); h.n++)
+        FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }

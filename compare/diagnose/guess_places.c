@@ -251,5 +251,6 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     h.which = FD_OWN_COLUMN_TERM;
     if (!product || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err));
-    return fd_trial_fits(t) ? FD_OK : try_columns(t, &j, err);
+    if (!fd_trial_fits(t)) FD_TRY(try_columns(t, &j, err));
+    return fd_trial_fits(t) ? FD_OK : fd_guess_low_rank(t, err);
 }

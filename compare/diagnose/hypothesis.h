@@ -115,6 +115,7 @@ typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
     FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
+    FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
     FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */

@@ -107,6 +107,10 @@ static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double
 
 /* Of rows, or of bounds where `tau` is given. */
 static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
+    if (h->which == FD_OWN_LOW_RANK) {
+        if (!tau) fd_hypothesis_low_rank(h, out);
+        return;
+    }
     if (h->which == FD_OWN_FUNCTION) {
         fd_hypothesis_function(node, out, tau);
         return;

@@ -106,6 +106,10 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
             "written over",
             h->first, h->end - 1, graph->weights[node->weight[0]].name);
         break;
+    case FD_OWN_LOW_RANK:
+        SAY("a matrix of rank %d is added to %s: an adapter (LoRA), or a zero point", h->n,
+            graph->weights[node->weight[0]].name);
+        break;
     case FD_OWN_FUNCTION:
         SAY("%s is another function than it should be, the same in all elements",
             node->op == FD_OP_ATTN_SOFTMAX ? "softmax's exponential" : "the activation");
