@@ -75,6 +75,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool
         exchanged; /* it is the node that its name says, whose sibling's values it has (of node `values_of`) and the other way about */
     int32_t values_of;
+    fd_candidate turned_as; /* node -1: its heads have no node's lengths */
     bool turned;            /* its heads have the lengths of node best[0], and other directions */
     bool left_out;          /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
@@ -120,6 +121,9 @@ bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
 
 /* Of two names that have the values of what a cache is written, and differ, one is the cache. */
 void fd_propose_name_caches(fd_proposer *p);
+
+/* Names of no clear direction, whose heads have the lengths of what RoPE gives: that node, if no other name is. */
+void fd_propose_take_turned(fd_proposer *p);
 
 /* Q or K alone in the other order of RoPE's pairs is no layout. */
 void fd_propose_keep_orders(fd_proposer *p);

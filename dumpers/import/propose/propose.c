@@ -22,7 +22,7 @@ static fd_proposed *add_item(fd_proposer *p, const char *name, const char *slice
         p->room = room;
     }
     fd_proposed *item = &p->items[p->n++];
-    *item = (fd_proposed){0};
+    *item = (fd_proposed){.turned_as.node = -1};
     snprintf(item->name, sizeof item->name, "%s", name);
     snprintf(item->slice, sizeof item->slice, "%s", slice);
     return item;
@@ -75,9 +75,6 @@ static fd_code gather(fd_proposer *p, const size_t *left, size_t n_left) {
 }
 
 /* ---- values ---- */
-
-/* What rounding leaves of a direction is nearer. */
-#define TURNED 1e-4
 
 /* Of two nodes that differ by a constant alone (logits, and logits before the factor) one has the name's very values. It
  * comes first; true where there is such a pair. */
@@ -139,27 +136,6 @@ static void judge(const fd_proposer *p, const fd_scorer *scorer, fd_ranking *ran
     item->matched = item->best[0].node >= 0 && item->best[0].away <= FD_PROPOSE_FAR;
 }
 
-/* Directions that are nobody's, or Q's and K's own but not quite, and their lengths: RoPE turned them, otherwise than it should. */
-static void prefer_turned(const fd_proposer *p, const fd_ranking *ranking, fd_proposed *item) {
-    const fd_candidate *turned = &ranking->turned;
-    const char *before = turned->node >= 0 ? fd_trace_node_at(p->ref, turned->node)->inputs[0] : "";
-    const bool as_before =
-        item->clear && item->best[0].away > TURNED && strcmp(node_name(p, item->best[0].node), before) == 0;
-    if (turned->node < 0 || (item->clear && !as_before)) return;
-    double away = 2;
-    size_t at = FD_PROPOSE_KEEP - 1; /* where it stands already, or the last one's place */
-    for (size_t i = 0; i < FD_PROPOSE_KEEP; i++)
-        if (item->best[i].node == turned->node) {
-            away = item->best[i].away;
-            at = i;
-        }
-    memmove(&item->best[1], &item->best[0], at * sizeof *item->best);
-    item->best[0] = *turned;
-    item->best[0].away = away;
-    item->turned = item->clear = item->matched = true;
-    item->part_first = item->part_last = -1;
-}
-
 /* A cache's row has the values of what was written to it; a whole cache, or a name with "cache" in it, means the copy. */
 static void prefer_cache(const fd_proposer *p, fd_proposed *item) {
     bool is_cache = item->clear && (strcasestr(item->name, "cache") || strstr(item->best[0].ops, "rows=cache"));
@@ -197,7 +173,7 @@ static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
     fd_ranking ranking;
     FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
     judge(p, scorer, &ranking, item);
-    prefer_turned(p, &ranking, item);
+    item->turned_as = ranking.turned;
     prefer_cache(p, item);
     prefer_logits(p, item);
     doubt_logits(p, item);
@@ -278,6 +254,7 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     fd_scorer_free(scorer);
     if (code != FD_OK) return code;
     FD_TRY(fd_propose_cover(p));
+    fd_propose_take_turned(p);
     fd_propose_keep_orders(p);
     fd_propose_name_caches(p);
     qsort(p->items, p->n, sizeof *p->items, by_node);
