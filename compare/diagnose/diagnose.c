@@ -11,6 +11,7 @@ typedef struct recorded {
     const fd_diagnose_options *o;
     fd_asked_rows at;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
+    float *before; /* the finding's node at positions before these; owned */
     fd_error err; /* the first failure while a tensor was read */
     fd_code code;
 } recorded;
@@ -58,6 +59,28 @@ static const float *tensor(void *user, int32_t node) {
     return r->rows[node];
 }
 
+static const float *rows_before(void *user, int32_t id) {
+    recorded *r = user;
+    const fd_node *node = &r->o->graph->nodes[id];
+    const int64_t stride = fd_node_row_stride(node, r->at.n_kv);
+    bool present = id == r->o->finding->node && !node->over_kv && node->op != FD_OP_KV_WRITE && r->at.pos0 > 0;
+    if (!present || r->before || r->code != FD_OK) return present && r->code == FD_OK ? r->before : NULL;
+    float *rows = malloc(sizeof *rows * (size_t)(r->at.pos0 * stride));
+    double *row = malloc(2 * sizeof *row * (size_t)stride);
+    if (!rows || !row) r->code = fd_fail(&r->err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
+    const int32_t in_trace = fd_trace_find(r->o->trace, node->name);
+    for (int32_t p = 0; p < r->at.pos0 && present && r->code == FD_OK; p++) {
+        r->code = fd_replay_read_row(r->o->trace, in_trace, node, p, p + 1, row + stride, row, &present, &r->err);
+        for (int64_t i = 0; i < stride && present; i++) rows[p * stride + i] = (float)row[i];
+    }
+    free(row);
+    if (present && r->code == FD_OK)
+        r->before = rows;
+    else
+        free(rows);
+    return r->before;
+}
+
 static uint32_t stored(void *user, int32_t node) {
     const recorded *r = user;
     int32_t at = fd_trace_find(r->o->trace, r->o->graph->nodes[node].name);
@@ -74,6 +97,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_output = o->n_output,
                               .op = o->op,
                               .tensor = tensor,
+                              .before = rows_before,
                               .stored = stored,
                               .user = r,
                               .n_context = r->at.n_context,
@@ -115,6 +139,7 @@ static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, 
 static void close_recorded(recorded *r) {
     for (int32_t i = 0; r->rows && i < r->o->graph->n_node; i++) free(r->rows[i]);
     free(r->rows);
+    free(r->before);
 }
 
 /* Explains the finding in `most` rows, or, with `fits`, asks about one hypothesis alone. A failure to read a tensor on the

@@ -88,7 +88,7 @@ typedef enum fd_stride_rule {
 } fd_stride_rule;
 typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
-    FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n` */
+    FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n`, which may be of an earlier step */
     FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
 } fd_row_rule;
@@ -207,6 +207,7 @@ typedef struct fd_output_rows {
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
     const float *bias;      /* [width]; NULL: the node has none */
+    const float *before;    /* the candidate's rows at positions before pos0; NULL: not known, or not asked for */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;
     const float *in[2];            /* what the op reads; NULL: no such input */
