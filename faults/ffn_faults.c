@@ -45,7 +45,19 @@ static float relu_squared(float x) {
 static float hard_swish(float x) {
     return x * fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f;
 }
+static float softplus(float x) {
+    return x > 20.0f ? x : log1pf(fd_exp32(x));
+}
+static float mish(float x) {
+    return x * tanhf(softplus(x));
+}
+static float elu(float x) {
+    return x > 0.0f ? x : expm1f(x);
+}
 FD_OVERRIDE(act_relu_squared, activate(args, relu_squared, true))
+FD_OVERRIDE(act_softplus, activate(args, softplus, true))
+FD_OVERRIDE(act_mish, activate(args, mish, true))
+FD_OVERRIDE(act_elu, activate(args, elu, true))
 FD_OVERRIDE(act_hard_swish, activate(args, hard_swish, true))
 static void up_plus_one(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
@@ -164,6 +176,11 @@ static const fd_fault rows[] = {
      .override = act_relu_squared},
     {FFN("hard_swish", "x·min(max(x + 3, 0), 6) / 6, the piecewise swish, in place of the activation"),
      .applies = is_silu_or_gelu, .override = act_hard_swish},
+    {FFN("mish", "Mish, x·tanh(ln(1 + e^x)), in place of the activation"), .applies = is_silu_or_gelu,
+     .override = act_mish},
+    {FFN("softplus", "softplus, ln(1 + e^x), in place of the activation"), .applies = is_silu_or_gelu,
+     .override = act_softplus},
+    {FFN("elu", "ELU, e^x - 1 below 0, in place of the activation"), .applies = is_silu_or_gelu, .override = act_elu},
     {FFN("up_plus_one", "the activated gate is multiplied by up + 1"), .applies = is_silu_or_gelu,
      .override = up_plus_one},
     {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,

@@ -11,6 +11,7 @@ typedef struct recorded {
     const fd_diagnose_options *o;
     fd_asked_rows at;
     float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
+    float *before; /* the finding's node at positions before these; owned */
     fd_error err; /* the first failure while a tensor was read */
     fd_code code;
 } recorded;
@@ -58,6 +59,28 @@ static const float *tensor(void *user, int32_t node) {
     return r->rows[node];
 }
 
+static const float *rows_before(void *user, int32_t id) {
+    recorded *r = user;
+    const fd_node *node = &r->o->graph->nodes[id];
+    const int64_t stride = fd_node_row_stride(node, r->at.n_kv);
+    bool present = id == r->o->finding->node && !node->over_kv && node->op != FD_OP_KV_WRITE && r->at.pos0 > 0;
+    if (!present || r->before || r->code != FD_OK) return present && r->code == FD_OK ? r->before : NULL;
+    float *rows = malloc(sizeof *rows * (size_t)(r->at.pos0 * stride));
+    double *row = malloc(2 * sizeof *row * (size_t)stride);
+    if (!rows || !row) r->code = fd_fail(&r->err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
+    const int32_t in_trace = fd_trace_find(r->o->trace, node->name);
+    for (int32_t p = 0; p < r->at.pos0 && present && r->code == FD_OK; p++) {
+        r->code = fd_replay_read_row(r->o->trace, in_trace, node, p, p + 1, row + stride, row, &present, &r->err);
+        for (int64_t i = 0; i < stride && present; i++) rows[p * stride + i] = (float)row[i];
+    }
+    free(row);
+    if (present && r->code == FD_OK)
+        r->before = rows;
+    else
+        free(rows);
+    return r->before;
+}
+
 static uint32_t stored(void *user, int32_t node) {
     const recorded *r = user;
     int32_t at = fd_trace_find(r->o->trace, r->o->graph->nodes[node].name);
@@ -74,6 +97,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_output = o->n_output,
                               .op = o->op,
                               .tensor = tensor,
+                              .before = rows_before,
                               .stored = stored,
                               .user = r,
                               .n_context = r->at.n_context,
@@ -115,6 +139,7 @@ static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, 
 static void close_recorded(recorded *r) {
     for (int32_t i = 0; r->rows && i < r->o->graph->n_node; i++) free(r->rows[i]);
     free(r->rows);
+    free(r->before);
 }
 
 /* Explains the finding in `most` rows, or, with `fits`, asks about one hypothesis alone. A failure to read a tensor on the
@@ -164,7 +189,7 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
                                  .ignored = how->ignored};
 }
 
-fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
+static fd_code diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     fd_explanation whole = {0};
     bool refuted = false;
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
@@ -182,7 +207,52 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
     return FD_OK;
 }
 
-fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
+/* The scores and weights of a fused kernel are its own: what it mixed is asked about as if no others had been recorded. False:
+ * none were. */
+static bool leave_out_recorded(const fd_diagnose_options *options, bool *ignored, fd_node_finding *finding) {
+    const fd_node *nodes = options->graph->nodes, *mix = &nodes[finding->node];
+    bool any = false;
+    for (int32_t i = 0; i < options->graph->n_node; i++) {
+        ignored[i] = options->ignored && options->ignored[i];
+        const bool inside = i < mix->id && nodes[i].layer == mix->layer && nodes[i].over_kv;
+        if (!inside || !fd_asked_is_recorded(options, &nodes[i])) continue;
+        ignored[i] = any = true;
+        if (i < finding->span_first) finding->span_first = i;
+    }
+    return any;
+}
+
+/* `how` and `finding` as a fused kernel has it, `ignored` owned by the caller; *differs false: the question is the same. */
+static fd_code ask_fused(const fd_diagnose_options *options, fd_diagnose_options *how, fd_node_finding *finding,
+                         bool **ignored, bool *differs, fd_error *err) {
+    *how = *options;
+    *finding = *options->finding;
+    *ignored = NULL;
+    *differs = options->graph->nodes[finding->node].op == FD_OP_ATTN_MIX;
+    if (!*differs) return FD_OK;
+    *ignored = calloc((size_t)options->graph->n_node, sizeof **ignored);
+    if (!*ignored) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    *differs = leave_out_recorded(options, *ignored, finding);
+    how->ignored = *ignored;
+    how->finding = finding;
+    return FD_OK;
+}
+
+fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
+    fd_diagnose_options fused;
+    fd_node_finding finding;
+    fd_explanation other = {0};
+    bool *ignored, differs;
+    FD_TRY(diagnose(options, out, err));
+    if (out->named || options->table_alone) return FD_OK;
+    FD_TRY(ask_fused(options, &fused, &finding, &ignored, &differs, err));
+    fd_code code = differs ? diagnose(&fused, &other, err) : FD_OK;
+    if (other.named) *out = other;
+    free(ignored);
+    return code;
+}
+
+static fd_code fits_as_recorded(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
     const fd_node *node = &options->graph->nodes[options->finding->node];
     fd_hypothesis here = *h;
     *fits = false;
@@ -192,6 +262,18 @@ fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis
     fd_hypothesis as;
     if (!fd_hypothesis_as(&here, options->graph, node, &as)) return FD_OK;
     return ask_about(options, options->rows_alone, NULL, &as, fits, err);
+}
+
+fd_code fd_diagnose_fits(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
+    fd_diagnose_options fused;
+    fd_node_finding finding;
+    bool *ignored, differs;
+    FD_TRY(fits_as_recorded(options, h, fits, err));
+    if (*fits || (h->node >= 0 && !options->graph->nodes[h->node].over_kv)) return FD_OK;
+    FD_TRY(ask_fused(options, &fused, &finding, &ignored, &differs, err));
+    fd_code code = differs ? fits_as_recorded(&fused, h, fits, err) : FD_OK;
+    free(ignored);
+    return code;
 }
 
 fd_code fd_diagnose_look(const fd_diagnose_options *options, fd_diagnose_look_fn look, void *user, fd_error *err) {

@@ -145,7 +145,10 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                                        : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
                                                                           : NULL,
                           .other = other != args->node ? fd_bench_recorded(r, other->id) : NULL,
+                          .in = {args->in[0], args->in[1]},
                           .other_width = fd_node_row_stride(other, args->n_kv)};
+    const bool own = args->node->id == r->args.node->id && args->pos0 == r->args.pos0;
+    if (own && ev->h.guess == FD_GUESS_ROWS && r->before) out.before = r->before(r->user, args->node->id);
     if (args->node->op == FD_OP_ATTN_MIX) {
         out.weights = args->in[0];
         out.values = args->in[1];

@@ -201,12 +201,15 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(fd_guess_unwritten_chunk(t, err));
     if (!fd_trial_fits(t) && guess && many)
         FD_TRY(fd_guess_own_weights(t, err)); /* the last op alone: next to nothing */
+    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_own_outputs(t, err));
+    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_places(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_steps(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, !many, err));
     if (many) FD_TRY(try_table_in_parts(t, err));
     if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places(t, err));
+    if (!fd_trial_fits(t) && guess && !many) FD_TRY(fd_guess_places(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_periodic_zeros(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_mapped(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));

@@ -31,6 +31,8 @@ typedef struct fd_explain_request {
     /* The candidate's rows of another node at these positions, laid out as fd_op_args.in (KV_WRITE: the cache from
      * position 0); NULL when it was not recorded. May be NULL: faults that read other tensors are then not tried. */
     const float *(*tensor)(void *user, int32_t node);
+    /* Its rows at all positions before these; NULL when one of them was not recorded. May be NULL. */
+    const float *(*before)(void *user, int32_t node);
     uint32_t (*stored)(void *user, int32_t node); /* element type in which the trace holds a node; NULL: as it was */
     void *user;
     /* Leading rows that are context: as the op should have them. A step that comes after others needs theirs where a

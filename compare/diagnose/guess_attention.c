@@ -140,6 +140,22 @@ static fd_code try_heads_of_cache(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* Views that were permuted, read as if they were contiguous. */
+static fd_code try_strides(fd_trial *t, const fd_node *node, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    const fd_node *nodes = args->graph->nodes;
+    for (int slot = node->op == FD_OP_ATTN_SCORES ? 0 : 1; slot < 2; slot++) {
+        const fd_node *read = &nodes[node->input[slot]];
+        for (int rule = 0; rule <= FD_STRIDES_FIRST_ROW && !fd_trial_fits(t) && read->n_dim == 2; rule++) {
+            fd_hypothesis h = {.guess = FD_GUESS_STRIDES, .node = node->id, .which = slot, .other = rule};
+            h.n = read->shape[0];
+            h.first = slot == 0 ? args->pos0 - args->batch_offset : 0;
+            if (slot == 0 || rule != FD_STRIDES_FIRST_ROW) FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
     if (t->n_span > 1) FD_TRY(try_heads_of_cache(t, err));
@@ -148,6 +164,7 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
         bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
         if (mix || (node->op == FD_OP_ATTN_SOFTMAX && i == t->n_span - 1)) FD_TRY(try_tiles(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
+        if (mix || scores) FD_TRY(try_strides(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }
     return FD_OK;

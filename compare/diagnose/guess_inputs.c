@@ -205,7 +205,9 @@ fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
         FD_TRY(try_tails(t, node, err));
         FD_TRY(try_partials(t, node, err));
     }
-    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t) && !fd_trial_many_layers(t); i--)
+    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t) && !fd_trial_many_layers(t); i--) {
         FD_TRY(try_tails_of_blocks(t, &graph_of(t)->nodes[t->span[i]], err));
+        FD_TRY(fd_guess_blocks_of_sums(t, &graph_of(t)->nodes[t->span[i]], err));
+    }
     return FD_OK;
 }

@@ -74,7 +74,10 @@ static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_e
 static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_parameter *p = &fd_parameters[h.which];
     bool found;
-    return p->whole_only ? try_whole(t, h, node, err) : fd_solve(t, h, fd_parameter_of(p, node), &found, err);
+    if (p->whole_only) return try_whole(t, h, node, err);
+    h.value = 0; /* a field that nobody filled in; other numbers' zeros have rows in the table */
+    if (p->op == FD_OP_SWIGLU_CLAMP) FD_TRY(fd_trial_try(t, &h, err));
+    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, fd_parameter_of(p, node), &found, err);
 }
 
 /* ---- positions ---- */
@@ -207,8 +210,8 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
         if (h.n) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_TOKEN_MODULO; /* an id in a type that is too short */
     for (h.n = 1 << 7; h.n <= 1 << 16 && !fd_trial_fits(t); h.n *= 2) FD_TRY(fd_trial_try(t, &h, err));
-    h.which = FD_TOKEN_BEFORE; /* a step that is fed the token of the one before; within a step other rows say it */
-    for (h.n = 1; h.n <= 2 && t->all.request->n_tokens_before > 0 && !fd_trial_fits(t); h.n++)
+    h.which = FD_TOKEN_BEFORE; /* a step that is fed those of an earlier one; within a step other rows say it */
+    for (h.n = 1; h.n <= t->all.request->n_tokens_before && t->all.request->n_tokens_before > 0 && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }
@@ -225,14 +228,26 @@ static void drop_scalings(fd_trial *t) {
     }
 }
 
+/* Every frequency by the one factor, where the file scales them otherwise. */
+static fd_code try_linear(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const double factors[] = {node->rope.factor, 2, 4, 8, 16, 32, 40, 64};
+    const bool scaled = node->weight[0] >= 0 || node->rope.scaling > FD_ROPE_SCALING_LINEAR;
+    h.which = FD_ROPE_SCALING_LINEAR;
+    for (size_t i = 0; i < sizeof factors / sizeof *factors && scaled && !fd_trial_fits(t); i++) {
+        h.value = factors[i];
+        if (h.value > 1) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* Scalings for longer contexts that published models have, all of them: rows must tell them apart. */
 static fd_code try_scalings(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     static const fd_rope_scaling kinds[] = {FD_ROPE_SCALING_LLAMA3, FD_ROPE_SCALING_YARN, FD_ROPE_SCALING_YARN};
     static const double factors[] = {8, 32, 4, 16, 2, 40, 64};
     const int32_t own = t->all.request->args.graph->hparams.n_ctx_train;
     const int32_t contexts[] = {8192, 4096, 32768, 2048, 16384, own, own / 2, own / 4, own / 8};
-    (void)node;
-    for (int kind = 0; kind < 3; kind++)
+    FD_TRY(try_linear(t, h, node, err));
+    for (int kind = 0; kind < 3 && !fd_trial_fits(t); kind++)
         for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
             for (size_t k = 0; k < sizeof contexts / sizeof *contexts; k++) {
                 bool known = contexts[k] < 1;

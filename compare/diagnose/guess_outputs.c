@@ -219,21 +219,27 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+static fd_code try_node(fd_trial *t, int32_t i, fd_error *err) {
+    const fd_node *node = &t->all.request->args.graph->nodes[t->span[i]];
+    FD_TRY(try_statistics(t, node, err));
+    FD_TRY(try_twice(t, node, err));
+    if (i == t->n_span - 1 && !fd_trial_fits(t)) FD_TRY(try_region(t, node, err));
+    if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
+    FD_TRY(try_cap(t, node, err));
+    if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
+    FD_TRY(fd_guess_rounding(t, node, err));
+    FD_TRY(try_orders(t, node, false, err));
+    if (i == t->n_span - 1 && has_bias(node)) FD_TRY(try_orders(t, node, true, err));
+    FD_TRY(try_swapped_heads(t, node, err));
+    return try_rows(t, node, err);
+}
+
+fd_code fd_guess_own_outputs(fd_trial *t, fd_error *err) {
+    return try_node(t, t->n_span - 1, err);
+}
+
 fd_code fd_guess_outputs(fd_trial *t, fd_error *err) {
-    const fd_node *nodes = t->all.request->args.graph->nodes;
-    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
-        const fd_node *node = &nodes[t->span[i]];
-        FD_TRY(try_statistics(t, node, err));
-        FD_TRY(try_twice(t, node, err));
-        if (i == t->n_span - 1 && !fd_trial_fits(t)) FD_TRY(try_region(t, node, err));
-        if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
-        FD_TRY(try_cap(t, node, err));
-        if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
-        FD_TRY(fd_guess_rounding(t, node, err));
-        FD_TRY(try_orders(t, node, false, err));
-        if (i == t->n_span - 1 && has_bias(node)) FD_TRY(try_orders(t, node, true, err));
-        FD_TRY(try_swapped_heads(t, node, err));
-        FD_TRY(try_rows(t, node, err));
-    }
+    for (int32_t i = t->n_span - (fd_trial_many_layers(t) ? 2 : 1); i >= 0 && !fd_trial_fits(t); i--)
+        FD_TRY(try_node(t, i, err));
     return FD_OK;
 }

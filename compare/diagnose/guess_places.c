@@ -98,26 +98,48 @@ static fd_code try_copies(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
-/* The first row that departs is another position's: so may those after it be, as far away or the same one. */
-static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
-    const judged_rows j = rows_of(t);
-    int32_t row = j.first, from = -1;
-    for (bool right = true; row < j.n && right; row += right)
-        for (int64_t i = 0; i < j.width && right; i++) right = is_right(&j, row * j.width + i);
-    for (int32_t q = row - 1; q >= 0 && row < j.n && from < 0; q--) {
-        bool same = true;
-        for (int64_t i = 0; i < j.width && same; i++) same = is(&j, row * j.width + i, j.plain->rows[q * j.width + i]);
-        if (same) from = q;
+/* Rows as they should be, and before them context and those of earlier steps as they were; NULL: not known. */
+static const float *row_at(const judged_rows *j, const float *before, int32_t row) {
+    if (row >= 0 && row < j->first) return j->r->output + row * j->width;
+    if (row >= 0) return j->plain->rows + row * j->width;
+    return before ? before + (j->r->args.pos0 + row) * j->width : NULL;
+}
+
+/* The row whose elements [first, end) stand in `row` of the candidate; `row`: none. */
+static int32_t row_that_stands(const judged_rows *j, const float *before, int32_t row, int32_t first, int32_t end) {
+    for (int32_t q = row - 1; q >= -j->r->args.pos0; q--) {
+        const float *other = row_at(j, before, q);
+        bool same = other != NULL;
+        for (int64_t i = first; i < end && same; i++) same = is(j, row * j->width + i, other[i]);
+        if (same) return q;
     }
-    if (from < 0) return FD_OK;
+    return row;
+}
+
+/* What departs in the first row that does is another position's: so may those after it be, as far away or the same one. */
+static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
+    judged_rows j = rows_of(t);
+    int32_t row = j.first, first = 0, end = 0;
+    for (; row < j.n && end == 0; row++) {
+        judged_rows one = j;
+        one.first = row;
+        one.n = row + 1;
+        columns_that_depart(&one, &first, &end);
+    }
+    if (end - first < FD_MIN_EVIDENCE && end - first < j.width) return FD_OK;
+    row--;
+    const float *before = j.r->before ? j.r->before(j.r->user, j.node->id) : NULL;
+    const int32_t from = row_that_stands(&j, before, row, first, end);
+    if (from == row) return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_EARLIER, .n = row - from};
-    FD_TRY(fd_trial_try(t, &h, err));
-    if (row == j.n - 1 && j.n > 1)
-        return FD_OK; /* the last alone: asked about by itself, it is so many positions before */
+    if (end - first < j.width) h.first = first, h.end = end;
+    if (from >= 0) FD_TRY(fd_trial_try(t, &h, err));
+    const bool last = from >= 0 && row == j.n - 1 && j.n > 1; /* which of the two it is, later steps tell */
+    if (last && !h.end && !j.r->departing_alone) return FD_OK;
     h.which = FD_ROWS_ALL_ARE;
     h.n = j.r->args.pos0 + from;
     h.other = j.r->args.pos0 + row;
-    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+    return fd_trial_fits(t) && !last ? FD_OK : fd_trial_try(t, &h, err);
 }
 
 fd_code fd_guess_places(fd_trial *t, fd_error *err) {
@@ -169,7 +191,8 @@ static bool factors_differ(const judged_rows *j) {
 /* A row, or a head's part of it, is divided, or scaled, by a number of its own. */
 static bool divides(fd_op op) {
     return op == FD_OP_RMS_NORM || op == FD_OP_LAYER_NORM || op == FD_OP_L2_NORM || op == FD_OP_ATTN_SOFTMAX ||
-           op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS;
+           op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX || op == FD_OP_SOFTMAX || op == FD_OP_EXPERT_WEIGHTS ||
+           op == FD_OP_ROPE;
 }
 
 /* Weights that are the right ones but for a factor are what the values are mixed with. Where the result is otherwise, keys were
@@ -245,8 +268,11 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     bool not_alone = false;
     if (weights) FD_TRY(reader_departs(t, j.node, &not_alone, err));
     if (divides(j.node->op) && factors_differ(&j) && !not_alone && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_OWN_FUNCTION;
+    if (fd_hypothesis_has_function(j.node->op) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_COLUMN_TERM;
     if (!product || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err));
-    return fd_trial_fits(t) ? FD_OK : try_columns(t, &j, err);
+    if (!fd_trial_fits(t)) FD_TRY(try_columns(t, &j, err));
+    return fd_trial_fits(t) ? FD_OK : fd_guess_low_rank(t, err);
 }

@@ -43,8 +43,16 @@ fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);
 fd_code fd_guess_places(fd_trial *trial, fd_error *err);
 fd_code fd_guess_own_numbers(fd_trial *trial, fd_error *err);
 
+/* Of the node asked about zeros that come again along its rows; of a product blocks of its sums that do (guess_periods.c). */
+fd_code fd_guess_periodic_zeros(fd_trial *trial, fd_error *err);
+fd_code fd_guess_blocks_of_sums(fd_trial *trial, const fd_node *node, fd_error *err);
+
+/* Of a product: what its rows depart by has few directions (guess_periods.c). */
+fd_code fd_guess_low_rank(fd_trial *trial, fd_error *err);
+
 /* A factor, zeros, a softcap, another order of elements or rows, a tail that was not written
- * (guess_outputs.c). */
+ * (guess_outputs.c). Through several layers those of the node asked about come first, for they cost next to nothing. */
+fd_code fd_guess_own_outputs(fd_trial *trial, fd_error *err);
 fd_code fd_guess_outputs(fd_trial *trial, fd_error *err);
 
 #endif

@@ -25,6 +25,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
     case FD_GUESS_BLOCKS:
+    case FD_GUESS_STRIDES:
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_MAPPED:
@@ -131,6 +132,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
     }
     if (*edited && h->guess == FD_GUESS_SCALING) scale_rope(h, &out->node.rope);
+    if (*edited && h->guess == FD_GUESS_SCALING && h->which == FD_ROPE_SCALING_LINEAR) out->node.weight[0] = -1;
     if (*edited && h->guess == FD_GUESS_INPUT) out->node.input[h->which] = h->other;
     if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);
@@ -147,6 +149,7 @@ bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n != 1;
     case FD_GUESS_CACHE: return h->which == FD_CACHE_UNKNOWN || h->n != 0;
+    case FD_GUESS_STRIDES:
     case FD_GUESS_OWN: return true;
     case FD_GUESS_ROUNDED: return fd_is_scaled_type(h->other) && h->n >= FD_SCALE_STEP;
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->whole_batch;

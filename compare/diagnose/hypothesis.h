@@ -17,11 +17,13 @@ typedef enum fd_guess {
                         `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
-    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, are left out; of
+    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, are left out; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
                               0) or to the step's last (1) */
     FD_GUESS_PARTIAL, /* elements [first, end) of every input row count `value` times: rank `which` of `n`; `other` 1: and the bias is left out; `keys` 1: the
                               elements outside are left out, its sum stands alone */
+    FD_GUESS_STRIDES, /* rows of slot `which`, of `n` heads, stand otherwise in memory than they are read: `other` is fd_stride_rule;
+                         Q's from `first` on, where their step begins */
     FD_GUESS_TILES,   /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
     FD_GUESS_CACHE,   /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
@@ -35,7 +37,7 @@ typedef enum fd_guess {
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
-    FD_GUESS_FACTOR,  /* elements [first, end) of every row (of scores and weights: heads), times `value` */
+    FD_GUESS_FACTOR,  /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
@@ -79,9 +81,14 @@ typedef enum fd_cache_rule {
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
 } fd_cache_rule;
+typedef enum fd_stride_rule {
+    FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
+    FD_STRIDES_ROWS_FIRST,  /* and the other way about */
+    FD_STRIDES_FIRST_ROW,   /* the stride of a row is zero */
+} fd_stride_rule;
 typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
-    FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n` */
+    FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n`, which may be of an earlier step */
     FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
 } fd_row_rule;
@@ -108,6 +115,8 @@ typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
     FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
+    FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
+    FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
@@ -198,8 +207,10 @@ typedef struct fd_output_rows {
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
     const float *bias;      /* [width]; NULL: the node has none */
+    const float *before;    /* the candidate's rows at positions before pos0; NULL: not known, or not asked for */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;
+    const float *in[2];            /* what the op reads; NULL: no such input */
     const float *weights, *values; /* of ATTN_MIX: what it reads, values from position 0 on */
     int32_t n_kv_head;
     double *scratch; /* twice as many as rows has */
@@ -207,6 +218,9 @@ typedef struct fd_output_rows {
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
+
+/* Does the op apply a function, element by element, that FD_OWN_FUNCTION can find out? */
+bool fd_hypothesis_has_function(fd_op op);
 
 /* A row may depend on rows after it, or on many: a few of them say nothing. */
 bool fd_hypothesis_looks_ahead(const fd_hypothesis *h);

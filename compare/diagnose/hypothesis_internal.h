@@ -17,6 +17,12 @@ void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, con
 /* FD_GUESS_ROUNDED: rows in place; and, with `tau`, their bounds in place, while the rows stay. */
 void fd_hypothesis_round(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 
+/* FD_OWN_FUNCTION: rows in place, or, with `tau`, their bounds; nothing, where the candidate's elements are no function. */
+void fd_hypothesis_function(const fd_node *node, const fd_output_rows *out, double *tau);
+
+/* FD_OWN_LOW_RANK: rows in place. */
+void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out);
+
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);

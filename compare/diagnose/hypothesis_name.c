@@ -8,6 +8,7 @@ static const char *own_name(const fd_hypothesis *h) {
         [FD_OWN_ROW_FACTOR] = "row_factor",      [FD_OWN_COLUMN_TERM] = "column_term",
         [FD_OWN_ELEMENTS] = "weight_rows_wrong", [FD_OWN_LOG_SOFTMAX] = "log_softmax",
         [FD_OWN_EXPERTS] = "experts_left_out",   [FD_OWN_EXPERT_BIAS] = "other_expert_bias",
+        [FD_OWN_FUNCTION] = "other_function",    [FD_OWN_LOW_RANK] = "low_rank_term",
     };
     return names[h->which];
 }
@@ -27,6 +28,7 @@ static const char *cache_name(const fd_hypothesis *h) {
 const char *fd_hypothesis_name(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_NONE: return "";
+    case FD_GUESS_STRIDES: return "strides_ignored";
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->name;
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].name;
     case FD_GUESS_POSITION: return "other_position";

@@ -60,9 +60,19 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
     return from < 0 || from >= n_row ? row : from;
 }
 
+/* Where that row is. Of earlier steps and context it is as the candidate left it; one that is not known stays. */
+static const float *source_row(const fd_hypothesis *h, const fd_output_rows *out, const float *rows, int64_t row) {
+    const bool that = h->which == FD_ROWS_ALL_ARE && out->pos0 + row >= h->other;
+    const int64_t from = row_source(h, out, row);
+    if (that && h->n < out->pos0 && out->before) return out->before + h->n * out->width;
+    if (that && from != row && from < out->n_unjudged && out->candidate) rows = out->candidate;
+    return rows + from * out->width;
+}
+
 /* Is element i of the region that a factor is about? */
 static bool in_region(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
     int64_t at = node->over_kv ? i % width / (width / node->shape[0]) : i % width;
+    if (h->n > 0) at %= h->n;
     return at >= h->first && at < h->end;
 }
 
@@ -106,6 +116,14 @@ static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double
 
 /* Of rows, or of bounds where `tau` is given. */
 static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
+    if (h->which == FD_OWN_LOW_RANK) {
+        if (!tau) fd_hypothesis_low_rank(h, out);
+        return;
+    }
+    if (h->which == FD_OWN_FUNCTION) {
+        fd_hypothesis_function(node, out, tau);
+        return;
+    }
     const int64_t n_row = out->n_row, width = out->width, part = own_part(node, width);
     const bool elements = h->which == FD_OWN_ELEMENTS && has(width, h->first, h->end - h->first);
     for (int64_t row = 0; elements && out->candidate && !tau && row < n_row; row++)
@@ -168,7 +186,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
         for (int64_t i = 0; i < n; i++) rows[i] = moved(h, node, out, scratch + i / width * width, i % width);
     int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
     for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS && has(width, first, end - first); r++)
-        memcpy(rows + r * width + first, scratch + row_source(h, out, r) * width + first,
+        memcpy(rows + r * width + first, source_row(h, out, scratch, r) + first,
                sizeof *rows * (size_t)(end - first));
 }
 

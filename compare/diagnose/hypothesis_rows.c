@@ -1,5 +1,6 @@
 /* What a hypothesis does to rows before an op reads them. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "compare/diagnose/hypothesis_internal.h"
@@ -12,6 +13,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     if (!fd_hypothesis_may_concern(h, node)) return false;
     switch (h->guess) {
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
+    case FD_GUESS_STRIDES:
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL: return slot == 0;
@@ -105,6 +107,26 @@ static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t
         }
 }
 
+/* Of a cache all rows; of Q those of the step that begins at position h->first, which other rows may stand before. */
+static void restride(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+    const int64_t n = h->n, start = h->which == 0 && h->first > pos0 ? h->first - pos0 : 0, n_own = n_row - start;
+    if (n <= 0 || width % n != 0 || n_own <= 0) return;
+    const int64_t dim = width / n;
+    float *own = rows + start * width, *copy = malloc(sizeof *copy * (size_t)(n_own * width));
+    if (!copy) return;
+    memcpy(copy, own, sizeof *copy * (size_t)(n_own * width));
+    for (int64_t row = 0; row < n_own; row++)
+        for (int64_t head = 0; head < n; head++) {
+            const int64_t by_row = row * n + head, by_head = head * n_own + row;
+            /* where the row-first memory has what is read there */
+            const int64_t source = h->other == FD_STRIDES_FIRST_ROW    ? head
+                                   : h->other == FD_STRIDES_ROWS_FIRST ? by_head
+                                                                       : by_row % n_own * n + by_row / n_own;
+            memcpy(own + by_row * dim, copy + source * dim, sizeof *copy * (size_t)dim);
+        }
+    free(copy);
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
@@ -114,6 +136,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         return;
     }
     if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_STRIDES) restride(h, rows, pos0, n_row, width);
     if (h->guess == FD_GUESS_MAPPED) map_rows(h, rows, n_row, width);
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
@@ -123,7 +146,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
     int64_t each = h->end > 0 && width % h->end == 0 ? h->end : width;
     if (h->guess == FD_GUESS_INPUT_TAIL)
         for (int64_t at = each; at <= n && h->n <= each; at += each)
-            memset(rows + at - h->n, 0, sizeof *rows * (size_t)h->n);
+            memset(rows + at - (h->other ? each - h->first : h->n), 0, sizeof *rows * (size_t)h->n);
     if (h->guess == FD_GUESS_PARTIAL)
         for (int64_t i = 0; i < n; i++)
             if ((i % width >= h->first && i % width < h->end) == (h->keys == 0)) rows[i] *= (float)h->value;

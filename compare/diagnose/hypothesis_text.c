@@ -44,10 +44,12 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     const fd_node *node = h->node < 0 ? NULL : &graph->nodes[h->node];
     int64_t width = !node ? 0 : node->over_kv ? node->shape[0] : fd_node_width(node);
     const char *unit = node && node->over_kv ? "head" : "element";
-    char where[64] = "the values are";
+    char where[104] = "the values are";
     bool some = width && (h->first > 0 || h->end < width), one = h->end - h->first == 1;
-    if (some && one) snprintf(where, sizeof where, "%s %d is", unit, h->first);
-    if (some && !one) snprintf(where, sizeof where, "%ss %d…%d are", unit, h->first, h->end - 1);
+    char every[40] = "";
+    if (h->n) snprintf(every, sizeof every, "of every %d ", h->n);
+    if (some && one) snprintf(where, sizeof where, "%s%s %d is", every, unit, h->first);
+    if (some && !one) snprintf(where, sizeof where, "%s%ss %d…%d are", every, unit, h->first, h->end - 1);
     if (h->value == 0.0 && node && node->op == FD_OP_KV_WRITE && !some)
         SAY("rows are zero in the cache: not written");
     else if (h->value == 0.0 && h->before_bias)
@@ -83,15 +85,17 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     const fd_node *node = &graph->nodes[h->node];
     const bool norm = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_L2_NORM;
     const bool weights = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
+    const bool heads = norm || node->op == FD_OP_ROPE;
     switch ((fd_own_rule)h->which) {
     case FD_OWN_ROW_FACTOR:
         SAY("%s the right one times a number of its own%s",
             weights                    ? "each row of a head is"
-            : node->n_dim == 2 && norm ? "each head of a row is"
+            : node->n_dim == 2 && heads ? "each head of a row is"
                                        : "each row is",
             norm                            ? ": what it is divided by is another"
             : weights                       ? ": softmax's sum is another"
             : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
+            : node->op == FD_OP_ROPE        ? ": a norm, or a scale that depends on the position"
                                             : "");
         break;
     case FD_OWN_COLUMN_TERM:
@@ -101,6 +105,14 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
         SAY("elements %d…%d are others in every row, and nothing else: these rows of %s are not the file's, or are "
             "written over",
             h->first, h->end - 1, graph->weights[node->weight[0]].name);
+        break;
+    case FD_OWN_LOW_RANK:
+        SAY("a matrix of rank %d is added to %s: an adapter (LoRA), or a zero point", h->n,
+            graph->weights[node->weight[0]].name);
+        break;
+    case FD_OWN_FUNCTION:
+        SAY("%s is another function than it should be, the same in all elements",
+            node->op == FD_OP_ATTN_SOFTMAX ? "softmax's exponential" : "the activation");
         break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
     case FD_OWN_EXPERT_BIAS:
@@ -217,13 +229,17 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             break;
         }
         if (h->node >= 0 && h->end > 0 && node->weight[0] >= 0 && h->end < graph->weights[node->weight[0]].n_col) {
-            SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
+            if (h->other)
+                SAY("elements %d…%d of every %d of its sums are left out", h->first, h->first + h->n - 1, h->end);
+            else
+                SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
             break;
         }
         SAY("the last %d elements of %s are left out", h->n,
             h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;
     case FD_GUESS_PARTIAL: partial_text(h, to, size); break;
+    case FD_GUESS_STRIDES:
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_MAPPED:
@@ -232,7 +248,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_STATE: state_text(h, to, size); break;
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;
     case FD_GUESS_SCALING:
-        SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
+        if (h->which == FD_ROPE_SCALING_LINEAR)
+            SAY("RoPE divides every frequency by %g; the file scales them otherwise", h->value);
+        else
+            SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
             h->which == FD_ROPE_SCALING_YARN ? "YaRN" : "llama3", h->value, h->n,
             h->other ? ", with YaRN's factor of cos and sin" : "");
         break;

@@ -123,10 +123,25 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
         SAY("the %s head%s %s %s read from %s", cache, n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
 }
 
+static void strides_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    const char *what = h->which == 0 ? "Q" : node->op == FD_OP_ATTN_SCORES ? "K" : "V";
+    switch ((fd_stride_rule)h->other) {
+    case FD_STRIDES_HEADS_FIRST:
+        SAY("%s stands in memory with heads first, and is read as if positions came first", what);
+        break;
+    case FD_STRIDES_ROWS_FIRST:
+        SAY("%s stands in memory with positions first, and is read as if heads came first", what);
+        break;
+    case FD_STRIDES_FIRST_ROW: SAY("%s of the step's first position is read for all of them", what); break;
+    }
+}
+
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     if (h->guess == FD_GUESS_KEYS) keys_text(h, to, size);
     if (h->guess == FD_GUESS_KEYS && h->first)
         snprintf(to + strlen(to), size - strlen(to), ", and makes their scores %.6g, not -Inf", h->value);
+    if (h->guess == FD_GUESS_STRIDES) strides_text(h, graph, to, size);
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);

@@ -32,9 +32,21 @@ static fd_node_finding at_step(const fd_diagnose_options *ask, int32_t step, con
     return finding;
 }
 
-static fd_code gives(const fd_diagnose_options *ask, const fd_explanation *e, bool *yes, fd_error *err) {
+/* Rows of that step which depart one after another, from the finding's on. */
+static int32_t rows_together(const fd_diagnose_options *ask, const float *z, int32_t n_pos) {
+    const fd_trace_step *step = &fd_trace_steps(ask->trace)[ask->finding->step];
+    int32_t n = 0;
+    while (ask->finding->pos + n < step->pos0 + step->n_pos && ask->finding->pos + n < n_pos &&
+           !(z[ask->finding->pos + n] <= 1))
+        n++;
+    return n;
+}
+
+/* A name that is true of some rows alone has to be true of all that depart there. */
+static fd_code gives(const fd_diagnose_options *ask, const fd_explanation *e, const float *z, int32_t n_pos, bool *yes,
+                     fd_error *err) {
     fd_diagnose_options how = *ask;
-    how.rows_alone = e->rows_alone;
+    how.rows_alone = e->rows_alone > 0 ? rows_together(ask, z, n_pos) : 0;
     *yes = false;
     for (int32_t k = 0; k < e->n_remaining && k < FD_MAX_REMAINING && !*yes; k++)
         FD_TRY(fd_diagnose_fits(&how, &e->remaining[k].hypothesis, yes, err));
@@ -60,6 +72,8 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
             there.right_too = right;
             there.rows_alone = e->rows_alone;
             there.as_it_is = true;
+            there.whole_run = ask->finding->span_first != ask->finding->node;
+            there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
             FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
         }
         n_left += holds[k];
@@ -97,7 +111,7 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
         there.as_it_is = true;
         there.whole_run = first->span_first != first->node;
         there.whole_from = fd_trace_steps(ask->trace)[first->step].pos0; /* steps before it do not depart */
-        FD_TRY(gives(&there, e, &yes, err));
+        FD_TRY(gives(&there, e, z, n_pos, &yes, err));
         if (yes) continue;
         *out = finding;
         return FD_OK;
@@ -119,7 +133,7 @@ fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *
     there.as_it_is = true;
     const fd_hypothesis *h = &other.remaining[0].hypothesis;
     const bool fitted = other.named && h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN; /* gives anything */
-    if (other.named && !fitted) FD_TRY(gives(&there, &other, &yes, err));
+    if (other.named && !fitted) FD_TRY(gives(&there, &other, z, n_pos, &yes, err));
     if (yes) *e = other;
     return FD_OK;
 }
@@ -166,13 +180,13 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
     there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
     there.right_too = right;
     there.as_it_is = true;
-    FD_TRY(gives(&there, e, &yes, err));
+    FD_TRY(gives(&there, e, z, n_pos, &yes, err));
     if (yes) return FD_OK;
     there.whole_run = there.right_too = false;
     other.named = false;
     if (!right) FD_TRY(fd_diagnose(&there, &other, err));
     there.finding = ask->finding;
-    if (other.named) FD_TRY(gives(&there, &other, &yes, err));
+    if (other.named) FD_TRY(gives(&there, &other, z, n_pos, &yes, err));
     if (yes) {
         *e = other;
         return FD_OK;

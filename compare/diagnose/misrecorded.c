@@ -36,8 +36,15 @@ static bool departs(const fd_attribution *of, int32_t node) {
     return of->introduced[node].finding != FD_FOUND_NOTHING;
 }
 
+/* Scores in an order of their own give weights in that order: those were recorded as the scores were. */
+static bool follows_in_kind(const search *s, const fd_attribution *of, int32_t node, int32_t reader) {
+    const fd_node *nodes = s->o->graph->nodes;
+    return nodes[node].over_kv && nodes[reader].over_kv && nodes[reader].layer == nodes[node].layer &&
+           !departs(of, reader);
+}
+
 /* The first recorded reader that departs, directly or through tensors that were not recorded; -1: none. All of them are
- * marked in s->readers where `mark`. */
+ * marked in s->readers where `mark`, and what was recorded as the node was is ignored. */
 static int32_t departing_reader(search *s, const fd_attribution *of, int32_t node, bool mark) {
     const fd_graph *graph = s->o->graph;
     int32_t first = -1;
@@ -48,7 +55,9 @@ static int32_t departing_reader(search *s, const fd_attribution *of, int32_t nod
         for (int k = 0; k < FD_MAX_INPUTS; k++)
             reads |= graph->nodes[i].input[k] >= 0 && s->reached[graph->nodes[i].input[k]];
         bool recorded = !s->ignored[i] && fd_trace_has_data(s->o->cand, graph->nodes[i].name);
-        s->reached[i] = reads && !recorded;
+        bool in_kind = reads && recorded && follows_in_kind(s, of, node, i);
+        s->reached[i] = reads && (!recorded || in_kind);
+        if (in_kind && mark) s->ignored[i] = true;
         if (!reads || !recorded || !departs(of, i)) continue;
         s->readers[i] |= mark;
         if (first < 0) first = i;
@@ -112,10 +121,38 @@ static fd_code find_alike(const search *s, const fd_node_finding *f, char name[F
     return code;
 }
 
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Each head's scores or weights are the reference's, in another order of the keys: that of pages, for one. */
+static fd_code is_in_other_order(const search *s, const fd_node_finding *f, bool *yes, fd_error *err) {
+    const fd_node *node = &s->o->graph->nodes[f->node];
+    const int64_t n_kv = f->pos + 1, size = fd_node_row_stride(node, f->pos + 1);
+    double *rows = malloc(3 * sizeof *rows * (size_t)size);
+    bool present = rows && s->o->ref && node->over_kv && f->pos < (s->o->n_ref_pos ? s->o->n_ref_pos : s->o->n_pos);
+    fd_code code = rows ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
+    for (int side = 0; side < 2 && present && code == FD_OK; side++) {
+        code = read_row(side ? s->o->ref : s->o->cand, node, f->pos, rows + side * size, &present, err);
+        for (int64_t at = 0; at < size && present; at += n_kv)
+            qsort(rows + side * size + at, (size_t)n_kv, sizeof *rows, by_value);
+    }
+    *yes = present && code == FD_OK && distance(rows, rows + size, size) <= NEAR;
+    free(rows);
+    return code;
+}
+
 static fd_code describe(const search *s, const fd_attribution *of, fd_misrecorded_kind *kind, fd_error *err) {
     fd_diagnose_options ask = fd_diagnose_question(s->o, of);
     fd_explanation e = {0};
     FD_TRY(find_alike(s, &of->first, kind->holds, err));
+    bool in_order = false;
+    if (!kind->holds[0]) FD_TRY(is_in_other_order(s, &of->first, &in_order, err));
+    if (in_order) {
+        snprintf(kind->summary, sizeof kind->summary, "its values, with the keys in another order");
+        return FD_OK;
+    }
     if (!kind->holds[0]) FD_TRY(fd_diagnose(&ask, &e, err));
     if (e.named) snprintf(kind->summary, sizeof kind->summary, "%s", e.remaining[0].summary);
     return FD_OK;

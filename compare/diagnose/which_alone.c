@@ -19,10 +19,27 @@ static fd_code fit_at(const fd_trial *t, const fd_hypothesis *h, const fd_node *
     return FD_OK;
 }
 
-/* Recorded as it should be, and it would not be if the fault were here, too. */
-static fd_code is_right(const fd_trial *t, const fd_hypothesis *h, const fd_node *node, bool *yes, fd_error *err) {
+/* The node, or what is made of it alone, its norm or RoPE, where that was recorded; NULL. */
+static const fd_node *recorded_form(const fd_trial *t, const fd_node *node) {
     const fd_explain_request *r = t->all.request;
-    const float *rows = r->tensor ? r->tensor(r->user, node->id) : NULL;
+    const fd_graph *graph = r->args.graph;
+    while (r->tensor && !r->tensor(r->user, node->id)) {
+        int32_t next = node->id + 1;
+        while (next < graph->n_node &&
+               (graph->nodes[next].input[0] != node->id || graph->nodes[next].input[1] >= 0 ||
+                graph->nodes[next].op == FD_OP_KV_WRITE || !is_of_qkv(&graph->nodes[next])))
+            next++;
+        if (next == graph->n_node) return NULL;
+        node = &graph->nodes[next];
+    }
+    return node;
+}
+
+/* Recorded as it should be, and it would not be if the fault were here, too. */
+static fd_code is_right(const fd_trial *t, const fd_hypothesis *h, const fd_node *own_node, bool *yes, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = recorded_form(t, own_node);
+    const float *rows = node && r->tensor ? r->tensor(r->user, node->id) : NULL;
     fd_explain_fit plain, own;
     bool known = false, tried = false;
     *yes = false;

@@ -10,6 +10,7 @@ enum { FD_REPLAY_SAMPLES = 4 };
 /* What a node hands to its readers. KV_WRITE: all positions so far; others: the range's. */
 typedef struct fd_node_state {
     double *x, *e;                      /* e: how far x may be from what the candidate used; owned */
+    double *again; /* of scores and weights: how far x may be from what a kernel that keeps its own has; NULL; owned */
     double *samples[FD_REPLAY_SAMPLES]; /* x with perturbations where it was not recorded; NULL: none yet; owned */
     bool *unknown; /* per row: not recorded, and after a choice of experts that may have been another; of a cache: this
                       row or an earlier one, for its readers read those too; owned */
@@ -46,6 +47,13 @@ fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **
 /* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);
+
+/* ---- recomputed.c ---- */
+
+/* Scores or weights that a fused kernel may have computed for itself, by the class: their bound is needed though nobody asks. */
+bool fd_replay_is_recomputed(const fd_replay *replay, const fd_node *node);
+/* After τ of the node: what a fused kernel's own scores and weights may be off, or τ of ATTN_MIX's rows that follow from such. */
+fd_code fd_replay_recompute(fd_replay *replay, const fd_node *node, const fd_bound_args *bound, fd_error *err);
 
 /* ---- perturb.c ---- */
 

@@ -74,6 +74,7 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
 static void drop_state(fd_node_state *state) {
     free(state->x);
     free(state->e);
+    free(state->again);
     for (int d = 0; d < FD_REPLAY_SAMPLES; d++) free(state->samples[d]);
     free(state->unknown);
     *state = (fd_node_state){.missing = state->missing, .span_first = state->span_first};
@@ -260,6 +261,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     if (code == FD_OK) code = fd_replay_choose_factors(replay, node, args, &of_product, err);
     if (of_product) bound.numerics = of_product;
     if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
+    if (code == FD_OK) code = fd_replay_recompute(replay, node, &bound, err);
     free(table);
     free(input_error);
     return code;
@@ -274,7 +276,7 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
     if (node->op == FD_OP_KV_WRITE && replay->pos0 > 0)
         memcpy(replay->y, replay->state[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
     int32_t span_first = span_of(replay, node);
-    bool ran = wanted || !all;
+    bool ran = wanted || !all || fd_replay_is_recomputed(replay, node);
     if (ran) {
         FD_TRY(run_node(replay, node, err));
         const double *y = own_rows(replay, node, stride);

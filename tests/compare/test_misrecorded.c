@@ -33,6 +33,18 @@ static void down_late(const fd_observation *seen, float *rows) {
     memmove(rows + n, rows, sizeof *rows * n * (size_t)(seen->n_pos - 1));
 }
 
+/* Two pages of one key each, in the order in which they lie in memory. */
+static void pages_in_their_order(const fd_observation *seen, float *rows) {
+    if (!is_node(seen->node, ".attn_scores") && !is_node(seen->node, ".attn_weights")) return;
+    const int64_t n_head = seen->node->shape[0], n_kv = seen->row_stride / n_head;
+    for (int64_t i = 0; i < seen->n_pos * n_head; i++) {
+        float *keys = rows + i * n_kv, kept = keys[0];
+        if (seen->pos0 + i / n_head < 1) continue; /* sees one key */
+        keys[0] = keys[1];
+        keys[1] = kept;
+    }
+}
+
 static void unscale(fd_node *node) {
     if (is_node(node, ".attn_scores")) node->scale = 1;
 }
@@ -52,11 +64,13 @@ static const struct {
     {"scores before they are scaled", scores_unscaled, "blk.0.attn_scores", "blk.0.attn_weights", "not scaled", 6,
      unscale},
     {"K before RoPE", k_before_rope, "blk.0.attn_k_rope", "blk.0.cache_k", "blk.0.attn_k", 6, unturn},
+    {"keys in the order of pages", pages_in_their_order, "blk.0.attn_scores", "blk.0.attn_out", "keys in another order", 6,
+     NULL},
     {"one position late", down_late, "blk.2.ffn_down", "blk.2.l_out", "blk.2.ffn_down of position 0", 1, NULL},
 };
 
 Test(misrecorded, a_tensor_whose_readers_follow_from_what_it_should_be_was_recorded_wrongly) {
-    static const char *const engines[] = {"f32", "f16kv", "bf16"};
+    static const char *const engines[] = {"f32", "f16kv", "f32", "bf16"};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_verdict v = judged(&b, b.graph, (recording){.emulated = engines[i], .misrecord = cases[i].misrecord});

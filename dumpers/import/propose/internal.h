@@ -1,4 +1,4 @@
-/* Shared by propose.c (names), layouts.c and score.c (values), rule.c (what a name's values say), layers.c (whether the
+/* Shared by propose.c (names), layouts.c, score.c and turned.c (values), rule.c (what a name's values say), layers.c (whether the
  * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), orders.c (Q and K in different orders), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
@@ -23,6 +23,7 @@ typedef struct fd_candidate {
  * bug begins in decode, or at a chunk, the rows before it still say what the tensor is. */
 typedef struct fd_ranking {
     fd_candidate best[FD_PROPOSE_PARTS][FD_PROPOSE_KEEP];
+    fd_candidate turned; /* what RoPE gives, of all positions' heads the same lengths; node -1: nothing */
 } fd_ranking;
 
 /* Part 0 of n sampled positions is all of them; then come the first n - 1, the last n - 1, the first n - 2, …
@@ -74,6 +75,8 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool
         exchanged; /* it is the node that its name says, whose sibling's values it has (of node `values_of`) and the other way about */
     int32_t values_of;
+    fd_candidate turned_as; /* node -1: its heads have no node's lengths */
+    bool turned;            /* its heads have the lengths of node best[0], and other directions */
     bool left_out;          /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
 } fd_proposed;
@@ -118,6 +121,9 @@ bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
 
 /* Of two names that have the values of what a cache is written, and differ, one is the cache. */
 void fd_propose_name_caches(fd_proposer *p);
+
+/* Names of no clear direction, whose heads have the lengths of what RoPE gives: that node, if no other name is. */
+void fd_propose_take_turned(fd_proposer *p);
 
 /* Q or K alone in the other order of RoPE's pairs is no layout. */
 void fd_propose_keep_orders(fd_proposer *p);

@@ -152,6 +152,7 @@ fd_code fd_scorer_rank(const fd_scorer *scorer, const size_t *tensors, size_t n,
     search s = {scorer, tensors, n, slice, "", out, err};
     for (int i = 0; i < FD_PROPOSE_PARTS * FD_PROPOSE_KEEP; i++)
         out->best[i / FD_PROPOSE_KEEP][i % FD_PROPOSE_KEEP] = (fd_candidate){.node = -1, .away = 2};
+    out->turned = (fd_candidate){.node = -1};
     for (size_t i = 1; i < n; i++) {
         const fd_source_tensor *t = fd_source_at(scorer->plan->source, tensors[i]);
         if (scorer->plan->steps[t->step].n_pos > scorer->plan->steps[longest->step].n_pos) longest = t;

@@ -10,6 +10,7 @@ static const char *node_name(const fd_proposer *p, int32_t node) {
 }
 
 static double confidence(const fd_proposed *item) {
+    if (item->turned) return 1;
     double next = item->best[1].node >= 0 ? item->best[1].away : 1;
     return (1 - item->best[0].away) * (1 - (next > 0 ? item->best[0].away / next : 1));
 }
@@ -88,6 +89,7 @@ static void write_line(fd_proposer *p, const fd_proposed_rule *l, double sure, c
         fprintf(p->out, "  # by its name");
     else
         fprintf(p->out, "  # %.3f: cosine %.6f, %s", sure, 1 - item->best[0].away, next);
+    if (item->turned) fprintf(p->out, "; its heads are as long as that node's, and turned otherwise");
     if (item->part_first >= 0)
         fprintf(p->out, "; by positions %d to %d alone, the others are otherwise", item->part_first, item->part_last);
     if (n > 1) fprintf(p->out, "; the least of %zu layers", n);
@@ -133,7 +135,7 @@ static bool speaks_for_all(const fd_proposer *p, const fd_proposed_rule *l, cons
         if (other != item && (other->clear || other->written || strcmp(other->slice, item->slice) != 0)) return false;
         n++;
     }
-    return (item->exchanged || item->best[0].away <= 1e-3) && n > 1 && fd_propose_covers(p, l->source);
+    return (item->exchanged || item->turned || item->best[0].away <= 1e-3) && n > 1 && fd_propose_covers(p, l->source);
 }
 
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but) {

@@ -22,7 +22,7 @@ static fd_proposed *add_item(fd_proposer *p, const char *name, const char *slice
         p->room = room;
     }
     fd_proposed *item = &p->items[p->n++];
-    *item = (fd_proposed){0};
+    *item = (fd_proposed){.turned_as.node = -1};
     snprintf(item->name, sizeof item->name, "%s", name);
     snprintf(item->slice, sizeof item->slice, "%s", slice);
     return item;
@@ -173,6 +173,7 @@ static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
     fd_ranking ranking;
     FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
     judge(p, scorer, &ranking, item);
+    item->turned_as = ranking.turned;
     prefer_cache(p, item);
     prefer_logits(p, item);
     doubt_logits(p, item);
@@ -253,6 +254,7 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     fd_scorer_free(scorer);
     if (code != FD_OK) return code;
     FD_TRY(fd_propose_cover(p));
+    fd_propose_take_turned(p);
     fd_propose_keep_orders(p);
     fd_propose_name_caches(p);
     qsort(p->items, p->n, sizeof *p->items, by_node);

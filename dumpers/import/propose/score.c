@@ -131,8 +131,19 @@ static void offer_node(const fd_layout *l, int32_t node, int n_pos, const double
     }
 }
 
+static void offer_turned(const fd_scorer *s, const fd_layout *l, int32_t node, const fd_lengths *lengths,
+                         fd_ranking *ranking) {
+    double factor;
+    if (ranking->turned.node >= 0 || l->ids || !fd_lengths_agree(lengths, &factor)) return;
+    for (int k = 0; k < s->n_pos; k++)
+        if (!l->open[k]) return;
+    ranking->turned = (fd_candidate){.node = node, .factor = factor};
+    strcpy(ranking->turned.ops, l->ops);
+}
+
 void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_ranking *ranking) {
     double(*sums)[FD_PROPOSE_POSITIONS][3] = calloc((size_t)s->n_node + 1, sizeof *sums);
+    fd_lengths *lengths = calloc((size_t)s->n_node + 1, sizeof *lengths);
     bool *fits = calloc((size_t)s->n_node + 1, sizeof *fits);
     int n_open = 0;
     for (int32_t i = 0; fits && i < s->n_node; i++) {
@@ -141,7 +152,7 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_ranki
         fits[i] = !copy && (!only_heads || is_heads(node->name)) && (node->over_kv || l->least == l->most) &&
                   (!l->ids || strcmp(node->op, "top_k") == 0);
     }
-    for (int k = 0; sums && fits && k < s->n_pos; k++) {
+    for (int k = 0; sums && fits && lengths && k < s->n_pos; k++) {
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK];
         const double *x;
@@ -152,12 +163,19 @@ void fd_scorer_score(const fd_scorer *s, fd_layout *l, bool only_heads, fd_ranki
             break;
         }
         n_open++;
-        for (int32_t i = 0; i < s->n_node; i++)
-            fits[i] = fits[i] && add_products(&s->samples[i * FD_PROPOSE_POSITIONS + k], fd_trace_node_at(s->ref, i),
-                                              s->pos[k], rank, shape, x, sums[i][k]);
+        for (int32_t i = 0; i < s->n_node; i++) {
+            const fd_trace_node *node = fd_trace_node_at(s->ref, i);
+            const fd_sample *sample = &s->samples[i * FD_PROPOSE_POSITIONS + k];
+            fits[i] = fits[i] && add_products(sample, node, s->pos[k], rank, shape, x, sums[i][k]);
+            if (fits[i] && fd_propose_is_turned(node)) fd_lengths_add(&lengths[i], sample, node, x);
+        }
     }
-    for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++)
-        if (fits[i]) offer_node(l, i, s->n_pos, (const double(*)[3])sums[i], ranking);
+    for (int32_t i = 0; sums && fits && n_open > 0 && i < s->n_node; i++) {
+        if (!fits[i]) continue;
+        offer_node(l, i, s->n_pos, (const double(*)[3])sums[i], ranking);
+        offer_turned(s, l, i, &lengths[i], ranking);
+    }
+    free(lengths);
     free(sums);
     free(fits);
 }

@@ -30,6 +30,20 @@ typedef struct fd_layout {
     char ops[FD_PROPOSE_MAX_OPS];
 } fd_layout;
 
+/* Of heads, at the sampled positions: the tensor's lengths by a node's. */
+typedef struct fd_lengths {
+    double least, most;   /* ratios */
+    double sum, squares; /* of the node's */
+    int64_t n;
+} fd_lengths;
+
+/* Does RoPE give the node? */
+bool fd_propose_is_turned(const fd_trace_node *node);
+/* x: a row of the node's size. */
+void fd_lengths_add(fd_lengths *lengths, const fd_sample *ref, const fd_trace_node *node, const double *x);
+/* All heads are as long as the node's, but for one factor. */
+bool fd_lengths_agree(const fd_lengths *lengths, double *factor);
+
 /* Scores the layout against all nodes; `ranking` keeps the nearest. `only_heads`: against Q and K alone. A row that cannot be
  * read is no match. */
 void fd_scorer_score(const fd_scorer *scorer, fd_layout *layout, bool only_heads, fd_ranking *ranking);

@@ -1,0 +1,206 @@
+/* What engines do to memory: views read with other strides, elements that are not written or not read, an adapter's matrix beside a weight;
+ * and functions of their own, which the elements tell. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+
+/* Heads first in memory, read as if rows came first: rows [n, heads, dim] of input `slot` while a prompt is taken. */
+static void run_restrided(const fd_op_args *args, int slot, int64_t n, int64_t heads, int64_t dim) {
+    const float *right = args->in[slot];
+    float *x = malloc(sizeof *x * (size_t)(n * heads * dim));
+    fd_op_args own = *args;
+    for (int64_t i = 0; i < n * heads; i++)
+        memcpy(x + i * dim, right + (i % n * heads + i / n) * dim, sizeof *x * (size_t)dim);
+    own.in[slot] = x;
+    run_clean(args->n_pos > 1 ? &own : args);
+    free(x);
+}
+static void q_of_other_strides(const fd_op_args *args) {
+    const fd_node *q = &args->graph->nodes[args->node->input[0]];
+    run_restrided(args, 0, args->n_pos, q->shape[0], q->shape[1]);
+}
+static void v_of_other_strides(const fd_op_args *args) {
+    const fd_node *v = &args->graph->nodes[args->node->input[1]];
+    run_restrided(args, 1, args->n_kv, v->shape[0], v->shape[1]);
+}
+static void q_of_first_row(const fd_op_args *args) {
+    const int64_t width = fd_node_width(&args->graph->nodes[args->node->input[0]]);
+    float *x = malloc(sizeof *x * (size_t)(args->n_pos * width));
+    fd_op_args own = *args;
+    for (int64_t row = 0; row < args->n_pos; row++) memcpy(x + row * width, args->in[0], sizeof *x * (size_t)width);
+    own.in[0] = x;
+    run_clean(&own);
+    free(x);
+}
+
+static void every_second_zero(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 1; i < args->n_pos * fd_node_width(args->node); i += 2) ((float *)args->out)[i] = 0;
+}
+
+/* The first 32 of every 128 inputs: a block of a superblock. */
+static void first_block_unread(const fd_op_args *args) {
+    const int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
+    float *x = malloc(sizeof *x * (size_t)n);
+    fd_op_args own = *args;
+    for (int64_t i = 0; i < n; i++) x[i] = i % 128 < 32 ? 0 : ((const float *)args->in[0])[i];
+    own.in[0] = x;
+    run_clean(&own);
+    free(x);
+}
+
+/* In steps of one row elements 64…95 stay what the prompt's last row left there. */
+static void tile_not_written(const fd_op_args *args) {
+    static float kept[32];
+    float *y = args->out;
+    run_clean(args);
+    if (args->n_pos > 1)
+        memcpy(kept, y + (args->n_pos - 1) * fd_node_width(args->node) + 64, sizeof kept);
+    else
+        memcpy(y + 64, kept, sizeof kept);
+}
+
+/* x A B with two columns and rows of no pattern. */
+static void with_adapter(const fd_op_args *args) {
+    const int64_t n_in = args->graph->weights[args->node->weight[0]].n_col, n_out = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int r = 0; r < 2; r++) {
+            double along = 0;
+            for (int64_t i = 0; i < n_in; i++)
+                along += (double)((const float *)args->in[0])[row * n_in + i] * sin((double)(3 + r) * (double)i);
+            for (int64_t i = 0; i < n_out; i++)
+                ((float *)args->out)[row * n_out + i] += (float)(0.02 * along * cos((double)(5 + r) * (double)(i + 1)));
+        }
+}
+
+/* A slope that is no activation's. */
+static void other_slope(const fd_op_args *args) {
+    const float *gate = args->in[0], *up = args->in[1];
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = gate[i] / (1 + expf(-1.3f * gate[i])) * up[i];
+}
+
+/* e^x by a polynomial of too few terms. */
+static float coarse_exp(float x) {
+    const float y = x * 1.44269504f, whole = floorf(y), f = y - whole;
+    return ldexpf(1 + f * (0.6951f + f * (0.2262f + f * 0.0782f)), (int)whole);
+}
+static void coarse_softmax(const fd_op_args *args) {
+    const int32_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) {
+        const int32_t own = args->pos0 + i / n_head;
+        const float *s = (const float *)args->in[0] + (int64_t)i * n_kv;
+        float *w = (float *)args->out + (int64_t)i * n_kv, most = s[0], sum = 0;
+        for (int32_t t = 1; t <= own; t++) most = fmaxf(most, s[t]);
+        for (int32_t t = 0; t < n_kv; t++) sum += w[t] = t <= own ? coarse_exp(s[t] - most) : 0;
+        for (int32_t t = 0; t <= own; t++) w[t] /= sum;
+    }
+}
+
+/* Steps after the prompt are fed its tokens again. */
+static void tokens_again(const fd_op_args *args) {
+    static int32_t fed[N_PREFILL];
+    fd_op_args own = *args;
+    if (args->pos0 == 0) memcpy(fed, args->tokens, sizeof fed);
+    if (args->pos0 >= N_PREFILL) own.tokens = fed + args->pos0 - N_PREFILL;
+    run_clean(&own);
+}
+
+#define OVERRIDE(name, how)                                                                                            \
+    static void name(fd_graph *g, fd_node *n) {                                                                        \
+        (void)g;                                                                                                       \
+        n->override = how;                                                                                             \
+    }
+OVERRIDE(restride_q, q_of_other_strides)
+OVERRIDE(restride_v, v_of_other_strides)
+OVERRIDE(repeat_q, q_of_first_row)
+OVERRIDE(halve, every_second_zero)
+OVERRIDE(skip_blocks, first_block_unread)
+OVERRIDE(keep_tile, tile_not_written)
+OVERRIDE(adapt, with_adapter)
+OVERRIDE(slope, other_slope)
+OVERRIDE(coarsen, coarse_softmax)
+OVERRIDE(feed_again, tokens_again)
+
+static const struct {
+    guessed bug;
+    const char *const *recorded;
+} bugs[] = {
+    {{"attn_scores", restride_q, "strides_ignored", "Q stands in memory with heads first"}, &all},
+    {{"attn_scores", restride_q, "strides_ignored", "Q stands in memory with heads first"}, &fused},
+    {{"blk.1.attn_out", restride_v, "strides_ignored", "V stands in memory with heads first"}, &layers},
+    {{"attn_scores", repeat_q, "strides_ignored", "Q of the step's first position"}, &all},
+    {{"attn_proj", halve, "zeros", "of every 2 element 1 is zero"}, &all},
+    {{"blk.2.ffn_up", skip_blocks, "sum_cut_short", "elements 0…31 of every 128"}, &fused},
+    {{"blk.1.ffn_down", keep_tile, "other_rows", "elements 64…95 of every row are those of position 5"}, &all},
+    {{"attn_v", adapt, "low_rank_term", "a matrix of rank 2 is added to blk.0.attn_v.weight"}, &all},
+    {{"ffn_act", slope, "other_function", "the activation"}, &all},
+    {{"attn_weights", coarsen, "other_function", "softmax's exponential"}, &all},
+    {{"token_embd", feed_again, "earlier_token", "6 positions before"}, &layers},
+};
+
+Test(memory, what_was_read_or_left_in_another_place_is_named) {
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        expect_guess(&b, &bugs[i].bug, *bugs[i].recorded, "f32", true);
+    close_model(&b);
+}
+
+/* Scores as another kernel sums them, and weights of these: attention's output follows from its own. */
+static double off;
+static void by_another_kernel(const fd_observation *seen, float *rows) {
+    static float scores[64 * 64 * 16];
+    const int32_t n_head = seen->node->shape[0], n_kv = (int32_t)(seen->row_stride / (n_head ? n_head : 1));
+    if (ends_with(seen->node->name, "attn_scores"))
+        for (int64_t i = 0; i < seen->n_pos * seen->row_stride; i++)
+            scores[i] = rows[i] = (float)((double)rows[i] * (1 + off * sin(17.0 * (double)i)));
+    if (!ends_with(seen->node->name, "attn_weights")) return;
+    for (int64_t i = 0; i < seen->n_pos * n_head; i++) {
+        const int64_t own = seen->pos0 + i / n_head;
+        double most = -INFINITY, sum = 0;
+        for (int64_t t = 0; t <= own; t++) most = fmax(most, (double)scores[i * n_kv + t]);
+        for (int64_t t = 0; t <= own; t++) sum += exp((double)scores[i * n_kv + t] - most);
+        for (int64_t t = 0; t <= own; t++) rows[i * n_kv + t] = (float)(exp((double)scores[i * n_kv + t] - most) / sum);
+    }
+}
+
+Test(memory, weights_that_a_second_kernel_recorded_are_a_fused_ones_but_for_rounding) {
+    static const double cases[] = {1e-6, 1e-2};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 2; i++) {
+        off = cases[i];
+        fd_verdict v = judged(&b, b.graph, (recording){.emulated = "f32", .misrecord = by_another_kernel});
+        cr_expect(i ? v.status != FD_NOISE : v.status == FD_NOISE, "off by %g: %s at %s", off,
+                  fd_verdict_status_name(v.status), v.divergence.node);
+        fd_verdict_free(&v);
+    }
+    close_model(&b);
+}
+
+/* Times 1.5 from position 2 on, and 2 from position 4 on. */
+static void scaled_by_position(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n; i++) {
+        const int64_t pos = args->pos0 + i / n;
+        ((float *)args->out)[i] *= pos < 2 ? 1.0f : pos < 4 ? 1.5f : 2.0f;
+    }
+}
+
+Test(memory, what_is_true_of_some_rows_of_a_later_step_is_no_name) {
+    bench b = open_bench(models[0], (recording){.first_chunk = 3});
+    fd_graph *faulty;
+    fd_error err = {0};
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    faulty->nodes[fd_graph_find(faulty, "blk.2.attn_proj")].override = scaled_by_position;
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .first_chunk = 3});
+    cr_expect_str_eq(v.divergence.node, "blk.2.attn_proj");
+    cr_expect(!v.diagnosis.explanation.named, "named %s", v.diagnosis.explanation.remaining[0].summary);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
+}
