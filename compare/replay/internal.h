@@ -50,8 +50,6 @@ fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);
 
 /* ---- recomputed.c ---- */
 
-/* Scores or weights that a fused kernel may have computed for itself, by the class: their bound is needed though nobody asks. */
-bool fd_replay_is_recomputed(const fd_replay *replay, const fd_node *node);
 /* After τ of the node: what a fused kernel's own scores and weights may be off, or τ of ATTN_MIX's rows that follow from such. */
 fd_code fd_replay_recompute(fd_replay *replay, const fd_node *node, const fd_bound_args *bound, fd_error *err);
 

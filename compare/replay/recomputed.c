@@ -21,7 +21,7 @@ static bool is_inside(const fd_node *node) {
     return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_ALIBI || node->op == FD_OP_ATTN_SOFTMAX;
 }
 
-bool fd_replay_is_recomputed(const fd_replay *replay, const fd_node *node) {
+static bool is_recomputed(const fd_replay *replay, const fd_node *node) {
     return is_inside(node) && class_recomputes(replay->o.numerics);
 }
 
@@ -43,7 +43,7 @@ fd_code fd_replay_recompute(fd_replay *replay, const fd_node *node, const fd_bou
     const double *before = node->input[0] >= 0 ? replay->state[node->input[0]].again : NULL;
     const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
     const bool mixes = node->op == FD_OP_ATTN_MIX && before;
-    if (!mixes && !fd_replay_is_recomputed(replay, node)) return FD_OK;
+    if (!mixes && !is_recomputed(replay, node)) return FD_OK;
     double *tau = malloc(sizeof *tau * (size_t)n);
     if (!tau) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     memcpy(tau, replay->tau, sizeof *tau * (size_t)n);

@@ -276,7 +276,7 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
     if (node->op == FD_OP_KV_WRITE && replay->pos0 > 0)
         memcpy(replay->y, replay->state[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
     int32_t span_first = span_of(replay, node);
-    bool ran = wanted || !all || fd_replay_is_recomputed(replay, node);
+    bool ran = wanted || !all;
     if (ran) {
         FD_TRY(run_node(replay, node, err));
         const double *y = own_rows(replay, node, stride);
