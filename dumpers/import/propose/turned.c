@@ -63,7 +63,16 @@ static void take(const fd_proposer *p, fd_proposed *item) {
     item->part_first = item->part_last = -1;
 }
 
+/* Elements that stand elsewhere in their head have its length before RoPE and behind it: of two such names either may be that node. */
+static bool is_alone(const fd_proposer *p, const fd_proposed *item) {
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *other = &p->items[i];
+        if (other != item && !other->clear && other->turned_as.node == item->turned_as.node) return false;
+    }
+    return true;
+}
+
 void fd_propose_take_turned(fd_proposer *p) {
     for (size_t i = 0; i < p->n; i++)
-        if (p->items[i].turned_as.node >= 0) take(p, &p->items[i]);
+        if (p->items[i].turned_as.node >= 0 && is_alone(p, &p->items[i])) take(p, &p->items[i]);
 }
