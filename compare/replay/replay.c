@@ -44,8 +44,7 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
 static void read_kv_types(fd_replay *replay) {
     fd_error none;
     const char *said = replay->o.kv_type ? replay->o.kv_type : fd_trace_get_info(replay->o.trace)->kv_type;
-    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) !=
-        FD_OK)
+    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) != FD_OK)
         replay->k_type = replay->v_type = FD_F32;
 }
 
@@ -63,12 +62,11 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
     replay->rounded = -1;
     read_kv_types(replay);
     fd_code code = find_nodes(replay, err);
-    if (code != FD_OK) {
+    if (code == FD_OK)
+        *out = replay;
+    else
         fd_replay_close(replay);
-        return code;
-    }
-    *out = replay;
-    return FD_OK;
+    return code;
 }
 
 static void drop_state(fd_node_state *state) {

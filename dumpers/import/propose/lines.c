@@ -1,6 +1,5 @@
 /* The lines of a proposed map. */
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #include "dumpers/import/propose/internal.h"
