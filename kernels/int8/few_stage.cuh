@@ -112,35 +112,13 @@ template <uint32_t DTYPE> struct few_copier {
         }
     }
 
-    /* The panel, by the copy engine where there is one: the arrival after it waits for its bytes. */
-    __device__ __forceinline__ void copy_x(int s, int at, uint32_t barrier) const {
-        const int bytes = q8_panel_bytes(a.tokens);
-        const int8_t *from = a.x + (int64_t)s * bytes;
-        const uint32_t to = stages + (uint32_t)(at * a.stage_bytes + Stage::at_x(a.rows));
-#if __CUDA_ARCH__ >= 900
-        if (thread != 0) return;
-        fd_mbarrier_expect_tx(barrier, (uint32_t)bytes);
-        fd_cp_async_bulk(to, from, (uint32_t)bytes, barrier, fd_policy_evict_last());
-#else
-        for (int i = thread * 16; i < bytes; i += THREADS * 16) fd_cp_async16(to + (uint32_t)i, from + i);
-        (void)barrier;
-#endif
-    }
-
-    /* Weights of two stages are requested before the kernel before has ended. */
     __device__ __forceinline__ void run(const few_barriers &barriers) const {
-        const int early = a.n_stage < 2 ? a.n_stage : 2;
-        for (int s = 0; s < early; s++) copy_weights(s, s);
-        fd_pdl_wait();
-        few_place place;
-        for (int s = 0; s < a.n_stage; s++) {
-            if (s >= a.n_ring) fd_mbarrier_wait_asleep(barriers.free + (uint32_t)place.at * 8, place.round ^ 1u);
-            if (s >= early) copy_weights(s, place.at);
-            copy_x(s, place.at, barriers.copied + (uint32_t)place.at * 8);
-            fd_mbarrier_arrive_after_copies(barriers.copied + (uint32_t)place.at * 8);
-            place.advance(a.n_ring);
-        }
-        fd_cp_async_wait_all();
+        few_fill(
+            a.n_stage, a.n_ring, barriers.copied, barriers.free, [&](int s, int at) { copy_weights(s, at); },
+            [&](int s, int at, uint32_t barrier) {
+                few_copy_panel(stages + (uint32_t)(at * a.stage_bytes + Stage::at_x(a.rows)), a.x, s,
+                               q8_panel_bytes(a.tokens), barrier, thread, THREADS);
+            });
     }
 };
 

@@ -103,34 +103,19 @@ __device__ __forceinline__ void few_add_stage(const few_operands<DTYPE> &in, int
     }
 }
 
-/* The two partial sums meet: warps of odd blocks hand theirs over. `half`: threads that multiply, of one parity. */
+/* The sums of the warp's rows and tokens. */
 template <int MT, int NW>
-__device__ __forceinline__ void few_finish(const q8_few_args &a, const tile_part &part, float4 *exchange, int half,
-                                           int64_t row0, int token0, const float (&acc)[NW][MT][4]) {
+__device__ __forceinline__ void few_store(const q8_few_args &a, const tile_part &part, int64_t row0, int token0,
+                                          const float (&acc)[NW][MT][4]) {
     const int lane = (int)threadIdx.x % 32, own = few_row_of_lane(lane / 4);
-    const bool odd = (int)threadIdx.x >= half;
-    float4 *mine = exchange + (int)threadIdx.x - (odd ? half : 0);
-    fd_bar_sync(1, 2 * half);
-    if (odd) {
-#pragma unroll
-        for (int n = 0; n < NW; n++)
-#pragma unroll
-            for (int m = 0; m < MT; m++)
-                mine[(n * MT + m) * half] = make_float4(acc[n][m][0], acc[n][m][1], acc[n][m][2], acc[n][m][3]);
-    }
-    fd_bar_sync(1, 2 * half);
-    if (odd) return;
 #pragma unroll
     for (int n = 0; n < NW; n++)
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
-            const float4 from = mine[(n * MT + m) * half];
-            const float add[4] = {from.x, from.y, from.z, from.w};
+        for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 fd_tile_store(a.product, part, row0 + 16 * m + 8 * (i / 2) + own, token0 + 8 * n + lane % 4 * 2 + i % 2,
-                              acc[n][m][i] + add[i]);
-        }
+                              acc[n][m][i]);
 }
 
 /* The multiplying warps: parity, then tokens, then rows. */
@@ -159,7 +144,8 @@ __device__ __forceinline__ void few_multiply(const q8_few_args &a, const tile_pa
         place.advance(a.n_ring);
     }
     fd_pdl_wait(); /* others may still read what is written over */
-    few_finish<MT, NW>(a, part, (float4 *)stages, of_parity * 32, row0 + warp_row, tile * 8, acc);
+    if (few_add_up<MT, NW>((float4 *)stages, of_parity * 32, acc))
+        few_store<MT, NW>(a, part, row0 + warp_row, tile * 8, acc);
 }
 
 /* Grid: a block for `rows` rows of a part. */
@@ -189,19 +175,8 @@ __global__ void __maxnreg__(FEW_REGISTERS) q8_matmul_few(const __grid_constant__
 
 /* ---- launching ---- */
 
-/* Enough stages that memory is busy. */
 template <uint32_t DTYPE> int ring_of(const fd_launch_context *ctx, const few_form &form) {
-    const int n = ((int)ctx->max_shared - FEW_BARRIERS) / few_stage<DTYPE>::bytes(form.rows, form.tokens);
-    return n < FEW_RING ? n : (int)FEW_RING;
-}
-
-template <uint32_t DTYPE, int MT, int NW>
-fd_code launch_form(const fd_launch_context *ctx, const q8_few_args &args, const few_form &form, unsigned blocks,
-                    fd_error *err) {
-    const size_t ring = (size_t)(args.n_ring * args.stage_bytes),
-                 end = (size_t)form.warps * 16 * MT * NW * sizeof(float4);
-    return fd_launch(ctx, "q8_matmul_few", q8_matmul_few<DTYPE, MT, NW>, dim3(blocks), (form.warps + FEW_HELPERS) * 32,
-                     FEW_BARRIERS + (ring > end ? ring : end), err, args);
+    return few_ring_of(ctx, few_stage<DTYPE>::bytes(form.rows, form.tokens), FEW_BARRIERS);
 }
 
 template <uint32_t DTYPE>
@@ -221,14 +196,12 @@ fd_code launch(const fd_launch_context *ctx, const fd_q8_matmul *in, int rows, f
     args.n_stage = (args.n_block + Q8_PANEL_BLOCKS - 1) / Q8_PANEL_BLOCKS;
     args.n_ring = ring_of<DTYPE>(ctx, form);
     args.stage_bytes = few_stage<DTYPE>::bytes(form.rows, form.tokens);
-    const unsigned n = (unsigned)blocks;
-    if (form.mt == 2)
-        return form.nw == 4   ? launch_form<DTYPE, 2, 4>(ctx, args, form, n, err)
-               : form.nw == 2 ? launch_form<DTYPE, 2, 2>(ctx, args, form, n, err)
-                              : launch_form<DTYPE, 2, 1>(ctx, args, form, n, err);
-    return form.nw == 4   ? launch_form<DTYPE, 1, 4>(ctx, args, form, n, err)
-           : form.nw == 2 ? launch_form<DTYPE, 1, 2>(ctx, args, form, n, err)
-                          : launch_form<DTYPE, 1, 1>(ctx, args, form, n, err);
+    return few_with_tiles(form, [&](auto tiles) {
+        using T = decltype(tiles);
+        return fd_launch(ctx, "q8_matmul_few", q8_matmul_few<DTYPE, T::mt, T::nw>, dim3((unsigned)blocks),
+                         (form.warps + FEW_HELPERS) * 32,
+                         FEW_BARRIERS + T::shared(form, args.n_ring * args.stage_bytes), err, args);
+    });
 }
 
 } // namespace

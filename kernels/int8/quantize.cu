@@ -2,6 +2,7 @@
 #include "kernels/int8/q8.h"
 #include "kernels/int8/block.cuh"
 #include "kernels/int8/panel.cuh"
+#include "kernels/matmul/few.cuh"
 
 /* Eight elements of a token from column k on, and their block's scale and sum, which one of its four threads keeps. */
 static __device__ __forceinline__ void keep_in_rows(const fd_q8_rows &to, int token, int k, const fd_q8_eighths &q) {
@@ -60,7 +61,7 @@ fd_q8_rows fd_q8_rows_at(void *memory, int64_t n_col, int32_t n_tok) {
     rows.tok_stride = stride_of(n_tok);
     rows.q = (int8_t *)memory;
     if (n_tok <= FD_Q8_FEW) {
-        for (rows.panel = 8; rows.panel < n_tok;) rows.panel *= 2;
+        rows.panel = few_panel_of(n_tok);
         return rows;
     }
     rows.d = (float *)(rows.q + rows.tok_stride * rows.row_bytes);

@@ -7,7 +7,6 @@
 #include "kernels/launch.cuh"
 #include "kernels/matmul/few.cuh"
 #include "kernels/matmul/few_f16.h"
-#include "kernels/tree.cuh"
 
 namespace {
 
@@ -103,35 +102,16 @@ __device__ __forceinline__ void copy_weights(const few_f16_args &a, const uint8_
     }
 }
 
-__device__ __forceinline__ void copy_panel(const few_f16_args &a, uint32_t stage, int s, int thread, uint32_t barrier) {
-    const int bytes = a.x.tokens / 8 * TILE_BYTES;
-    const uint8_t *from = a.x.panels + (int64_t)s * bytes;
-    const uint32_t to = stage + (uint32_t)(a.rows * ROW_BYTES);
-#if __CUDA_ARCH__ >= 900
-    if (thread != 0) return;
-    fd_mbarrier_expect_tx(barrier, (uint32_t)bytes);
-    fd_cp_async_bulk(to, from, (uint32_t)bytes, barrier, fd_policy_evict_last());
-#else
-    for (int i = thread * 16; i < bytes; i += COPIERS * 32 * 16) fd_cp_async16(to + (uint32_t)i, from + i);
-    (void)barrier;
-#endif
-}
-
 __device__ __forceinline__ void copy_all(const few_f16_args &a, const uint8_t *rows, int n_row, uint32_t stages,
                                          const barriers &of, int thread) {
-    const int early = a.n_stage < 2 ? a.n_stage : 2; /* asked for before the kernel before has ended */
-    for (int s = 0; s < early; s++) copy_weights(a, rows, n_row, stages + (uint32_t)(s * a.stage_bytes), s, thread);
-    fd_pdl_wait();
-    few_place place;
-    for (int s = 0; s < a.n_stage; s++) {
-        const uint32_t stage = stages + (uint32_t)(place.at * a.stage_bytes), at = (uint32_t)place.at * 8;
-        if (s >= a.n_ring) fd_mbarrier_wait_asleep(of.free + at, place.round ^ 1u);
-        if (s >= early) copy_weights(a, rows, n_row, stage, s, thread);
-        copy_panel(a, stage, s, thread, of.copied + at);
-        fd_mbarrier_arrive_after_copies(of.copied + at);
-        place.advance(a.n_ring);
-    }
-    fd_cp_async_wait_all();
+    const auto stage = [&](int at) { return stages + (uint32_t)(at * a.stage_bytes); };
+    few_fill(
+        a.n_stage, a.n_ring, of.copied, of.free,
+        [&](int s, int at) { copy_weights(a, rows, n_row, stage(at), s, thread); },
+        [&](int s, int at, uint32_t barrier) {
+            few_copy_panel(stage(at) + (uint32_t)(a.rows * ROW_BYTES), a.x.panels, s, a.x.tokens / 8 * TILE_BYTES,
+                           barrier, thread, COPIERS * 32);
+        });
 }
 
 /* A warp's half of a stage: two steps of 16 columns. `rows`, `x`: shared addresses of what the lane names to
@@ -156,36 +136,20 @@ __device__ __forceinline__ void add_stage(uint32_t rows, uint32_t x, float (&acc
     }
 }
 
-/* The warps of the second columns hand their sums over. `half`: threads that multiply, of either. */
+/* The sums of the warp's rows and tokens. */
 template <int MT, int NW>
-__device__ __forceinline__ void finish(const few_f16_args &a, const tile_part &part, float4 *exchange, int half,
-                                       int64_t row0, int token0, const float (&acc)[NW][MT][4]) {
+__device__ __forceinline__ void store(const few_f16_args &a, const tile_part &part, int64_t row0, int token0,
+                                      const float (&acc)[NW][MT][4]) {
     const int lane = (int)threadIdx.x % 32;
-    const bool second = (int)threadIdx.x >= half;
-    float4 *mine = exchange + (int)threadIdx.x - (second ? half : 0);
-    fd_bar_sync(1, 2 * half);
-    if (second) {
-#pragma unroll
-        for (int n = 0; n < NW; n++)
-#pragma unroll
-            for (int m = 0; m < MT; m++)
-                mine[(n * MT + m) * half] = make_float4(acc[n][m][0], acc[n][m][1], acc[n][m][2], acc[n][m][3]);
-    }
-    fd_bar_sync(1, 2 * half);
-    if (second) return;
 #pragma unroll
     for (int n = 0; n < NW; n++) {
         const float2 unscale = *(const float2 *)(a.x.unscale + token0 + 8 * n + lane % 4 * 2);
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
-            const float4 from = mine[(n * MT + m) * half];
-            const float add[4] = {from.x, from.y, from.z, from.w};
+        for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 fd_tile_store(a.product, part, row0 + 16 * m + 8 * (i / 2) + lane / 4,
-                              token0 + 8 * n + lane % 4 * 2 + i % 2,
-                              (acc[n][m][i] + add[i]) * (i % 2 ? unscale.y : unscale.x));
-        }
+                              token0 + 8 * n + lane % 4 * 2 + i % 2, acc[n][m][i] * (i % 2 ? unscale.y : unscale.x));
     }
 }
 
@@ -210,7 +174,7 @@ __device__ __forceinline__ void multiply(const few_f16_args &a, const tile_part 
         place.advance(a.n_ring);
     }
     fd_pdl_wait(); /* the scales are another kernel's, and others may still read what is written over */
-    finish<MT, NW>(a, part, (float4 *)stages, of_half * 32, row0 + warp_row, tile * 8, acc);
+    if (few_add_up<MT, NW>((float4 *)stages, of_half * 32, acc)) store<MT, NW>(a, part, row0 + warp_row, tile * 8, acc);
 }
 
 /* Grid: a block for `rows` rows of a part. */
@@ -234,11 +198,6 @@ template <int MT, int NW> __global__ void __maxnreg__(FEW_REGISTERS) few_f16(con
 
 /* ---- launching ---- */
 
-int panel_of(int32_t n_tok) {
-    int panel = 8;
-    while (panel < n_tok) panel *= 2;
-    return panel;
-}
 int64_t stages_of(int64_t n_col) {
     return (n_col + COLUMNS - 1) / COLUMNS;
 }
@@ -247,30 +206,20 @@ int stage_bytes(const few_form &form) {
     return form.rows * ROW_BYTES + form.tokens / 8 * TILE_BYTES;
 }
 int ring_of(const fd_launch_context *ctx, const few_form &form) {
-    const int n = ((int)ctx->max_shared - BARRIERS) / stage_bytes(form);
-    return n < FEW_RING ? n : (int)FEW_RING;
-}
-
-template <int MT, int NW>
-fd_code launch(const fd_launch_context *ctx, const few_f16_args &args, const few_form &form, unsigned blocks,
-               fd_error *err) {
-    const size_t ring = (size_t)(args.n_ring * args.stage_bytes),
-                 end = (size_t)form.warps * 16 * MT * NW * sizeof(float4);
-    return fd_launch(ctx, "few_f16", few_f16<MT, NW>, dim3(blocks), (form.warps + COPIERS) * 32,
-                     BARRIERS + (ring > end ? ring : end), err, args);
+    return few_ring_of(ctx, stage_bytes(form), BARRIERS);
 }
 
 } // namespace
 
 size_t fd_few_f16_bytes(int64_t n_col, int32_t n_tok) {
-    const size_t tokens = (size_t)panel_of(n_tok);
+    const size_t tokens = (size_t)few_panel_of(n_tok);
     return (size_t)stages_of(n_col) * (tokens / 8) * TILE_BYTES + tokens * sizeof(float);
 }
 
 fd_code fd_launch_few_f16(const fd_launch_context *ctx, const fd_matmul *in, void *memory, int32_t rows,
                           fd_error *err) {
     const int64_t n_col = in->part[0].weight.n_col;
-    const int tokens = panel_of(in->n_tok);
+    const int tokens = few_panel_of(in->n_tok);
     const few_form form = few_form_of(ctx, *in, tokens, rows, [&](const few_form &one) { return ring_of(ctx, one); });
     few_f16_args args = {};
     int64_t blocks = 0;
@@ -288,12 +237,9 @@ fd_code fd_launch_few_f16(const fd_launch_context *ctx, const fd_matmul *in, voi
     args.stage_bytes = stage_bytes(form);
     FD_TRY(fd_launch(ctx, "few_f16_split", few_f16_split, dim3((unsigned)in->n_tok), SPLIT_THREADS, 0, err, in->x,
                      (int)n_col, args.x));
-    const unsigned n = (unsigned)blocks;
-    if (form.mt == 2)
-        return form.nw == 4   ? launch<2, 4>(ctx, args, form, n, err)
-               : form.nw == 2 ? launch<2, 2>(ctx, args, form, n, err)
-                              : launch<2, 1>(ctx, args, form, n, err);
-    return form.nw == 4   ? launch<1, 4>(ctx, args, form, n, err)
-           : form.nw == 2 ? launch<1, 2>(ctx, args, form, n, err)
-                          : launch<1, 1>(ctx, args, form, n, err);
+    return few_with_tiles(form, [&](auto tiles) {
+        using T = decltype(tiles);
+        return fd_launch(ctx, "few_f16", few_f16<T::mt, T::nw>, dim3((unsigned)blocks), (form.warps + COPIERS) * 32,
+                         BARRIERS + T::shared(form, args.n_ring * args.stage_bytes), err, args);
+    });
 }
