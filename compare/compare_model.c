@@ -142,7 +142,8 @@ static void report_noise(fd_comparison *c, const fd_attribution *cand) {
     }
     v->divergence = (fd_divergence){0};
     if (cand->n_inconclusive) add_inconclusive(c, &cand->inconclusive);
-    if (v->replay.evidence.undecided && !fd_is_said_own_way(v, "")) fd_verdict_reason(v, (fd_remark){FD_REASON_CLASS_UNDECIDED});
+    if (v->replay.evidence.undecided && !fd_is_said_own_way(v, ""))
+        fd_verdict_reason(v, (fd_remark){FD_REASON_CLASS_UNDECIDED});
     if (c->own_ways && !v->flip.choice_known)
         fd_verdict_reason(v, (fd_remark){FD_REASON_CHOICE_UNRECORDED, .n = {v->flip.fed_pos}});
     if (c->n_pos < 2) fd_verdict_reason(v, (fd_remark){FD_REASON_ONE_POSITION});

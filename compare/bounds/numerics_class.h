@@ -34,8 +34,8 @@ typedef struct fd_numerics_class {
     double u_acc_f16;   /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
     bool
         either; /* each product with a weight rounds its factors by u_in, or not at all: values tell (replay/factors.h) */
-    bool all_products;  /* u_factor is true of logits and routers, too */
-    double u_factor;    /* both factors of products with weights, which a replay repeats; logits' and routers' may be */
+    bool all_products; /* u_factor is true of logits and routers, too */
+    double u_factor;   /* both factors of products with weights, which a replay repeats; logits' and routers' may be */
     bool
         int8_rows; /* these factors are int8, with a scale in binary32 for each row of activations; u_factor: about what
                            that is */

@@ -19,7 +19,8 @@ fd_code fd_find_cache_type(const fd_attribution_options *options, const fd_attri
     static const char *const types[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1"};
     fd_attribution_options how = *options;
     *type = NULL;
-    if (of->numerics->exact || fd_trace_get_info(how.cand)->kv_type[0] || !is_attention_alone(options, of)) return FD_OK;
+    if (of->numerics->exact || fd_trace_get_info(how.cand)->kv_type[0] || !is_attention_alone(options, of))
+        return FD_OK;
     how.numerics = of->numerics;
     how.on_row = NULL;
     how.progress = NULL;

@@ -10,9 +10,9 @@
 typedef struct recorded {
     const fd_diagnose_options *o;
     fd_asked_rows at;
-    float **rows; /* [n_node] owned; NULL: not asked for yet, or not recorded */
+    float **rows;  /* [n_node] owned; NULL: not asked for yet, or not recorded */
     float *before; /* the finding's node at positions before these; owned */
-    fd_error err; /* the first failure while a tensor was read */
+    fd_error err;  /* the first failure while a tensor was read */
     fd_code code;
 } recorded;
 

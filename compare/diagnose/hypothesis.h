@@ -24,8 +24,8 @@ typedef enum fd_guess {
                               elements outside are left out, its sum stands alone */
     FD_GUESS_STRIDES, /* rows of slot `which`, of `n` heads, stand otherwise in memory than they are read: `other` is fd_stride_rule;
                          Q's from `first` on, where their step begins */
-    FD_GUESS_TILES,   /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
-    FD_GUESS_CACHE,   /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
+    FD_GUESS_TILES, /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
+    FD_GUESS_CACHE, /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
     FD_GUESS_MAPPED, /* what is read under number i of `n` is that of bits 4i … 4i + 3 of `keys`: `which` is fd_mapped_rule */
     FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
@@ -37,7 +37,7 @@ typedef enum fd_guess {
     FD_GUESS_STATISTIC, /* what an RMSNorm divides by: `which` is fd_statistic */
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
-    FD_GUESS_FACTOR,  /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
+    FD_GUESS_FACTOR, /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */

@@ -13,9 +13,9 @@ typedef struct point {
     bool speaks; /* f is not drowned by the rounding of y */
 } point;
 
-enum { SIDE = 5, FEWEST = 100 }; /* neighbours on either side; elements that make a function */
+enum { SIDE = 5, FEWEST = 100 };        /* neighbours on either side; elements that make a function */
 static const double LEAST_FACTOR = 0.1; /* of the mean square of `by`: what is divided by less says nothing */
-static const double MUCH = 16;          /* squares: a quarter of the error is left; of unordered errors all of it would be */
+static const double MUCH = 16; /* squares: a quarter of the error is left; of unordered errors all of it would be */
 
 static bool is_gated(fd_op op) {
     return op == FD_OP_SILU_MUL || op == FD_OP_GELU_MUL;
@@ -136,8 +136,8 @@ void fd_hypothesis_function(const fd_node *node, const fd_output_rows *out, doub
                         ? malloc(sizeof *points * (size_t)(out->n_row * out->width))
                         : NULL;
     if (!points) return;
-    const int64_t n = node->op == FD_OP_ATTN_SOFTMAX ? gather_softmax(node, out, points)
-                                                     : gather_activation(node, out, points);
+    const int64_t n =
+        node->op == FD_OP_ATTN_SOFTMAX ? gather_softmax(node, out, points) : gather_activation(node, out, points);
     qsort(points, (size_t)n, sizeof *points, by_x);
     const bool yes = is_function(node, out, points, n);
     const bool largest = yes && node->op == FD_OP_ATTN_SOFTMAX && !tau; /* what the others are set against */

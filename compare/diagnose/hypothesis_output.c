@@ -186,8 +186,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
         for (int64_t i = 0; i < n; i++) rows[i] = moved(h, node, out, scratch + i / width * width, i % width);
     int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
     for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS && has(width, first, end - first); r++)
-        memcpy(rows + r * width + first, source_row(h, out, scratch, r) + first,
-               sizeof *rows * (size_t)(end - first));
+        memcpy(rows + r * width + first, source_row(h, out, scratch, r) + first, sizeof *rows * (size_t)(end - first));
 }
 
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {

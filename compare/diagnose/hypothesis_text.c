@@ -89,9 +89,9 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     switch ((fd_own_rule)h->which) {
     case FD_OWN_ROW_FACTOR:
         SAY("%s the right one times a number of its own%s",
-            weights                    ? "each row of a head is"
+            weights                     ? "each row of a head is"
             : node->n_dim == 2 && heads ? "each head of a row is"
-                                       : "each row is",
+                                        : "each row is",
             norm                            ? ": what it is divided by is another"
             : weights                       ? ": softmax's sum is another"
             : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
@@ -252,8 +252,8 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             SAY("RoPE divides every frequency by %g; the file scales them otherwise", h->value);
         else
             SAY("RoPE's frequencies are scaled as %s does, by %g from a context of %d%s; the file says otherwise",
-            h->which == FD_ROPE_SCALING_YARN ? "YaRN" : "llama3", h->value, h->n,
-            h->other ? ", with YaRN's factor of cos and sin" : "");
+                h->which == FD_ROPE_SCALING_YARN ? "YaRN" : "llama3", h->value, h->n,
+                h->other ? ", with YaRN's factor of cos and sin" : "");
         break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
     case FD_GUESS_OWN: own_text(h, graph, to, size); break;

@@ -25,9 +25,8 @@ static const fd_node *recorded_form(const fd_trial *t, const fd_node *node) {
     const fd_graph *graph = r->args.graph;
     while (r->tensor && !r->tensor(r->user, node->id)) {
         int32_t next = node->id + 1;
-        while (next < graph->n_node &&
-               (graph->nodes[next].input[0] != node->id || graph->nodes[next].input[1] >= 0 ||
-                graph->nodes[next].op == FD_OP_KV_WRITE || !is_of_qkv(&graph->nodes[next])))
+        while (next < graph->n_node && (graph->nodes[next].input[0] != node->id || graph->nodes[next].input[1] >= 0 ||
+                                        graph->nodes[next].op == FD_OP_KV_WRITE || !is_of_qkv(&graph->nodes[next])))
             next++;
         if (next == graph->n_node) return NULL;
         node = &graph->nodes[next];

@@ -20,9 +20,9 @@ typedef struct attributing {
     int32_t *in_ref;  /* [n_node] */
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
     int32_t n_step, pos0, n_range;
-    double *growth;      /* [n_node, 2]: Σ(c − r)², Σ r² */
+    double *growth;       /* [n_node, 2]: Σ(c − r)², Σ r² */
     double *steps, *sums; /* [n_node] fd_steps_leave */
-    bool leaves_nothing; /* the class does: */
+    bool leaves_nothing;  /* the class does: */
     fd_residuals residuals;
     fd_node_finding *vague; /* [n_node] the first row that is inconclusive, n_odd of them */
     int32_t *n_row,
@@ -231,8 +231,8 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
-    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->sums || !a->vague || !a->n_row || !a->n_choice || !out->z ||
-        !out->finding || !out->introduced || !out->suspect)
+    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->sums || !a->vague || !a->n_row || !a->n_choice ||
+        !out->z || !out->finding || !out->introduced || !out->suspect)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);

@@ -90,7 +90,7 @@ typedef struct fd_class_need {
     int32_t n_products_fit;                /* of those, kinds of which `tight` explains most tensors */
     int32_t n_attention_depart;            /* kinds of attention's tensors: a kernel may compute it in its own way */
     int32_t n_mix_depart, n_mix_fit; /* kinds of weighted sums of V that depart, or of which `tight` explains most */
-    int32_t n_depart;                      /* kinds */
+    int32_t n_depart;                /* kinds */
 } fd_class_need;
 fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight);
 

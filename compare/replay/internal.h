@@ -9,7 +9,7 @@ enum { FD_REPLAY_SAMPLES = 4 };
 
 /* What a node hands to its readers. KV_WRITE: all positions so far; others: the range's. */
 typedef struct fd_node_state {
-    double *x, *e;                      /* e: how far x may be from what the candidate used; owned */
+    double *x, *e; /* e: how far x may be from what the candidate used; owned */
     double *again; /* of scores and weights: how far x may be from what a kernel that keeps its own has; NULL; owned */
     double *samples[FD_REPLAY_SAMPLES]; /* x with perturbations where it was not recorded; NULL: none yet; owned */
     bool *unknown; /* per row: not recorded, and after a choice of experts that may have been another; of a cache: this

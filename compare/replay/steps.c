@@ -88,7 +88,8 @@ static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node
     return reads;
 }
 
-static double sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node) {
+static double sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
+                         int32_t node) {
     if (!(numerics->u_mix > 0x1p-24)) return 0;
     bool *seen = calloc((size_t)graph->n_node, sizeof *seen);
     bool reads = seen && reads_sum(graph, trace, node, seen);

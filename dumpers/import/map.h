@@ -100,8 +100,8 @@ typedef struct fd_name_map {
     size_t n_rule;
     fd_name_map_list skip, allow, absent;
     fd_name_map_list absent_with; /* [absent.n] only where a tensor has such a name; "": always */
-    fd_name_map_list ask;     /* "FILE:LINE: text" of each undecided line */
-    fd_name_map_asked *asked; /* [ask.n] */
+    fd_name_map_list ask;         /* "FILE:LINE: text" of each undecided line */
+    fd_name_map_asked *asked;     /* [ask.n] */
 } fd_name_map;
 
 /* Text [size], no NUL needed. FD_ERR_INPUT says FILE:LINE and what is wrong. */

@@ -64,8 +64,8 @@ static const struct {
     {"scores before they are scaled", scores_unscaled, "blk.0.attn_scores", "blk.0.attn_weights", "not scaled", 6,
      unscale},
     {"K before RoPE", k_before_rope, "blk.0.attn_k_rope", "blk.0.cache_k", "blk.0.attn_k", 6, unturn},
-    {"keys in the order of pages", pages_in_their_order, "blk.0.attn_scores", "blk.0.attn_out", "keys in another order", 6,
-     NULL},
+    {"keys in the order of pages", pages_in_their_order, "blk.0.attn_scores", "blk.0.attn_out", "keys in another order",
+     6, NULL},
     {"one position late", down_late, "blk.2.ffn_down", "blk.2.l_out", "blk.2.ffn_down of position 0", 1, NULL},
 };
 

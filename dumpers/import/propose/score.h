@@ -32,7 +32,7 @@ typedef struct fd_layout {
 
 /* Of heads, at the sampled positions: the tensor's lengths by a node's. */
 typedef struct fd_lengths {
-    double least, most;   /* ratios */
+    double least, most;  /* ratios */
     double sum, squares; /* of the node's */
     int64_t n;
 } fd_lengths;
