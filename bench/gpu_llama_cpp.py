@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""bench/gpu_llama_cpp.py formats|splits|batches BUILD LLAMA [--models DIR] [--gpus 0,1] [--only NAMES]
+"""bench/gpu_llama_cpp.py formats|splits|batches|depths BUILD LLAMA [--models DIR] [--gpus 0,1] [--only NAMES]
 
 The GPU engine beside llama.cpp's CUDA backend, on the same files and the same GPU, one after the other:
   formats   one sequence, tinyllama-1.1B of every weight type: BUILD/bench/decode_gpu and LLAMA/llama-bench
   splits    llama-8B F16 on one and on two GPUs, llama.cpp in each of its split modes: split_gpu and llama-bench
-  batches   1, 8 and 32 sequences of tinyllama-1.1B F16 and llama-8B Q4_K_M: sequences_gpu and llama-batched-bench
+  batches   1, 8 and 32 sequences of nine models: sequences_gpu and llama-batched-bench
+  depths    one sequence of nine models near the beginning and after 2,048, 8,192 and 32,768 tokens: decode_gpu and llama-bench
 
 LLAMA is the folder of llama.cpp's programs (cmake -DGGML_CUDA=ON; targets llama-bench and llama-batched-bench). Models of random weights are made in DIR, which should be a tmpfs, and removed after
-use. --only Q4_0,MXFP4: these formats alone. --gpus: models are shared out among these GPUs. Both begin with an empty context. llama.cpp keeps K and V in binary16 and reads each
+use. --only Q4_0,MXFP4: these formats alone; "llama-8b F16": this model alone. --gpus: models are shared out among these GPUs. Both begin with an empty context where no depth is named. llama.cpp keeps K and V in binary16 and reads each
 token's logits back; of ours both rates are shown, with each token's logits on the host and without. Rates are medians, tokens/s.
 """
 import argparse
@@ -27,16 +28,19 @@ NO_CUDA = ["TQ1_0", "TQ2_0"]  # llama.cpp has no CUDA kernel for these and multi
 HOST = "decode with logits to the host, tokens/s"
 FORMAT_ROWS = [prefix + row for row in ("decode, tokens/s", HOST, "prefill of 512, tokens/s") for prefix in ("", "fast: ")]
 COUNTS = [1, 8, 32]
+DEPTHS = [2048, 8192, 32768]
+MODELS = [(preset, dtype) for preset in ("qwen2.5-0.5b", "tinyllama-1.1b", "llama-8b") for dtype in ("F16", "Q8_0", "Q4_K_M")]
+TIMEOUT_S = 240  # llama-8B takes 32,768 tokens exactly in half a minute
 SPLIT_MODES = ["none", "layer", "row", "tensor"]
 
 
 def run(command, gpus):
     """The program's output, or a message why there is none: a table lacks a cell, not its other rows."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120,
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
                               env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus})
     except subprocess.TimeoutExpired:
-        print(f"{command[0]} {command[2]}: more than 120 s", file=sys.stderr)
+        print(f"{command[0]} {command[2]}: more than {TIMEOUT_S} s", file=sys.stderr)
         return ""
     if done.returncode != 0:
         print(f"{' '.join(map(str, command))}: status {done.returncode}\n{(done.stdout + done.stderr)[-600:]}", file=sys.stderr)
@@ -116,10 +120,16 @@ def splits(options):
             table_row(f"llama.cpp, {mode}", llama_bench(options, model, both, "-n", "64", "-sm", mode))
 
 
+def models_of(options):
+    """The nine models, or those of --only."""
+    for preset, dtype in MODELS:
+        if not options.only or f"{preset} {dtype}" in options.only.split(","): yield preset, dtype
+
+
 def batches(options):
     print("| model, sequences together | llama.cpp | exact | fast | q8act |\n|---|---|---|---|---|", flush=True)
     counts = ",".join(map(str, COUNTS))
-    for preset, dtype in ("tinyllama-1.1b", "F16"), ("llama-8b", "Q4_K_M"):
+    for preset, dtype in models_of(options):
         with Made(options, preset, dtype) as model:
             text = run([options.llama / "llama-batched-bench", "-m", model, "-ngl", "99", "-fa", "on", "-c", "4096", "-npp", "16", "-ntg", "64",
                         "-npl", counts, "--output-format", "jsonl"], options.gpus[0])
@@ -132,6 +142,21 @@ def batches(options):
         for count, cells in zip(COUNTS, zip(*columns)): table_row(f"{preset} {dtype}, {count}", cells)
 
 
+def depths(options):
+    print("| model, tokens before | llama.cpp | exact | fast |\n|---|---|---|---|", flush=True)
+    deep = ",".join(map(str, DEPTHS))
+    rows = [f"{{}}decode{after}, tokens/s" for after in ("", *(f" after {depth}" for depth in DEPTHS))]
+    for preset, dtype in models_of(options):
+        with Made(options, preset, dtype) as model:
+            text = run([options.llama / "llama-bench", "-m", model, "-ngl", "99", "-fa", "1", "-p", "0", "-n", "64", "-d", f"0,{deep}", "-r", "3",
+                        "-o", "json"], options.gpus[0])
+            rates = {test["n_depth"]: statistics.median(test["samples_ts"]) for test in json.loads(text or "[]")}
+            columns = [[rates.get(depth) for depth in (0, *DEPTHS)]]
+            text = run([options.build / "bench/decode_gpu", "-n", "64", "-p", "512", "-r", "1", "-d", deep, "-N", "fast", model], options.gpus[0])
+            for prefix in "", "fast: ": columns.append(rates_of(text, [row.format(prefix) for row in rows]))
+        for depth, cells in zip((0, *DEPTHS), zip(*columns)): table_row(f"{preset} {dtype}, {depth}", cells)
+
+
 def folder(text):
     path = pathlib.Path(text).resolve()
     if not path.is_dir(): raise argparse.ArgumentTypeError(f"{text} is no folder")
@@ -140,14 +165,14 @@ def folder(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["formats", "splits", "batches"])
+    parser.add_argument("what", choices=["formats", "splits", "batches", "depths"])
     parser.add_argument("build", type=folder)
     parser.add_argument("llama", type=folder)
     parser.add_argument("--models", type=pathlib.Path, default=pathlib.Path("/dev/shm"))
     parser.add_argument("--gpus", type=lambda text: text.split(","), default=["0"])
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    {"formats": formats, "splits": splits, "batches": batches}[options.what](options)
+    {"formats": formats, "splits": splits, "batches": batches, "depths": depths}[options.what](options)
 
 
 if __name__ == "__main__":
