@@ -20,22 +20,39 @@ static fd_code fd_allow_shared(const fd_launch_context *ctx, const char *name, v
                          err);
 }
 
+/* Blocks in clusters of `cluster` along x, which divides the grid's x; more than one only where ctx->has_clusters. */
 template <typename... Parameters, typename... Arguments>
-static fd_code fd_launch(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...), dim3 grid,
-                         int block, size_t shared, fd_error *err, const Arguments &...arguments) {
+static fd_code fd_launch_clusters(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...),
+                                  dim3 grid, unsigned cluster, int block, size_t shared, fd_error *err,
+                                  const Arguments &...arguments) {
     FD_TRY(fd_allow_shared(ctx, name, kernel, shared, err));
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned n_attribute = 0;
+    if (cluster > 1) {
+        attributes[n_attribute].id = cudaLaunchAttributeClusterDimension;
+        attributes[n_attribute].val.clusterDim.x = cluster;
+        attributes[n_attribute].val.clusterDim.y = 1;
+        attributes[n_attribute++].val.clusterDim.z = 1;
+    }
+    if (ctx->overlap) {
+        attributes[n_attribute].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[n_attribute++].val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)block);
     config.dynamicSmemBytes = shared;
     config.stream = ctx->stream;
-    config.attrs = &overlap;
-    config.numAttrs = ctx->overlap ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = n_attribute;
     FD_TRY(fd_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), name, err));
     return fd_cuda_check(cudaGetLastError(), name, err);
+}
+
+template <typename... Parameters, typename... Arguments>
+static fd_code fd_launch(const fd_launch_context *ctx, const char *name, void (*kernel)(Parameters...), dim3 grid,
+                         int block, size_t shared, fd_error *err, const Arguments &...arguments) {
+    return fd_launch_clusters(ctx, name, kernel, grid, 1, block, shared, err, arguments...);
 }
 
 /* Dynamic shared memory of which no two blocks fit a multiprocessor. */

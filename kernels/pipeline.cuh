@@ -125,6 +125,38 @@ __device__ __forceinline__ void fd_cp_async_bulk(uint32_t to, const void *from, 
 #endif
 }
 
+/* ---- clusters: blocks that reach each other's shared memory ---- */
+
+__device__ __forceinline__ unsigned fd_cluster_rank() {
+    unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+/* All threads of the cluster meet; what they wrote before is visible after. */
+__device__ __forceinline__ void fd_cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/* Where block `rank` of the cluster has what this block has at shared address `at`; for fd_store_async alone. */
+__device__ __forceinline__ uint32_t fd_cluster_map(uint32_t at, unsigned rank) {
+    uint32_t there = at;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+#endif
+    return there;
+}
+/* Stores to a block of the cluster, and counts four bytes at its mbarrier. */
+__device__ __forceinline__ void fd_store_async(uint32_t to, float value, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+                 "r"(__float_as_uint(value)), "r"(barrier)
+                 : "memory");
+#endif
+}
+
 /* Registers that each thread of this warpgroup (four warps) has from here on (sm_90a). */
 template <int REGISTERS> __device__ __forceinline__ void fd_setmaxnreg_inc() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

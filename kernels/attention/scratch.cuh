@@ -7,15 +7,13 @@
 
 enum { CHUNK = FD_ATTENTION_BLOCK };
 
-/* Exact attention's scratch, in floats. Every launch writes all that it reads, but for the counters, 0 between
- * launches. */
+/* Exact attention's scratch, in floats. Every launch writes all that it reads. */
 enum { SPLIT_MOST_BLOCKS = 256 };
 struct scratch_layout {
+    float *chunk_sums; /* [n_head, n_chunk, head_dim]; first, so that fours of elements are aligned */
     float *scores;     /* [n_head, n_ctx]; then e^(score − largest) */
-    float *chunk_sums; /* [n_head, n_chunk, head_dim] */
     float *largest;    /* [n_head, SPLIT_MOST_BLOCKS]: each block's largest score */
     float *sum;        /* [n_head]: Σ e^(score − largest) */
-    unsigned *arrived; /* [n_head] */
 };
 
 static inline __host__ __device__ int32_t chunks_of(int32_t n_ctx) {
@@ -24,11 +22,10 @@ static inline __host__ __device__ int32_t chunks_of(int32_t n_ctx) {
 
 static inline __host__ __device__ scratch_layout layout_of(const fd_attn_decode *in) {
     scratch_layout s;
-    s.scores = in->scratch;
-    s.chunk_sums = s.scores + (int64_t)in->n_head * in->n_ctx;
-    s.largest = s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim;
+    s.chunk_sums = in->scratch;
+    s.scores = s.chunk_sums + (int64_t)in->n_head * chunks_of(in->n_ctx) * in->head_dim;
+    s.largest = s.scores + (int64_t)in->n_head * in->n_ctx;
     s.sum = s.largest + in->n_head * SPLIT_MOST_BLOCKS;
-    s.arrived = (unsigned *)(s.sum + in->n_head);
     return s;
 }
 

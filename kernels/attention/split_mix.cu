@@ -2,12 +2,13 @@
  * (kernels/attention/split_kv.cuh). */
 #include "kernels/attention/split_kv.cuh"
 
-/* A thread's weights of a chunk; and its chains, each two neighbouring elements of a head. */
+/* A thread's weights of a chunk; and its chain, four neighbouring elements of a head: with two of them, reading shared
+ * memory took as long as reading the cache. */
 template <int GROUPS> struct mix_shape {
-    static constexpr int weights = split_shape<GROUPS>::most_heads * CHUNK / DECODE_THREADS, chains = 2;
+    static constexpr int weights = split_shape<GROUPS>::most_heads * CHUNK / DECODE_THREADS;
     static constexpr int stride = CHUNK + 4; /* of heads' weights: eight heads' same four lie in different banks */
-    static_assert(split_shape<GROUPS>::most_heads * split_shape<GROUPS>::width / 2 <= chains * DECODE_THREADS,
-                  "a unit's elements are two chains a thread");
+    static_assert(split_shape<GROUPS>::most_heads * split_shape<GROUPS>::width / 4 <= DECODE_THREADS,
+                  "a unit's elements are a chain a thread");
 };
 
 /* A thread's weights of a chunk: at one position, of heads first, first + 4, …; e^(score − largest) is loaded a chunk
@@ -49,57 +50,65 @@ template <int GROUPS> struct weights_ahead {
     }
 };
 
-/* A thread's chain: two neighbouring elements of a head, the sums of 64 positions. */
+/* A thread's chain: up to four neighbouring elements of a head, the sums of 64 positions. */
 struct mix_chain {
     const float *weight; /* of the head */
     const float *newest; /* the newest values */
     float *sums;         /* of the head's chunk 0 */
-    int d;               /* the first element; -1: there is no such chain */
+    int d, n;            /* the first element, and how many; none: there is no such chain */
 };
 
 template <int GROUPS>
-__device__ __forceinline__ void begin_chain(const fd_attn_decode &a, const split_work &w, const float *weight,
-                                            int chain, mix_chain &c) {
-    const int h = chain % w.heads, d = chain / w.heads * 2;
-    c.d = d < a.head_dim ? d : -1;
+__device__ __forceinline__ mix_chain chain_of(const fd_attn_decode &a, const split_work &w, const float *weight) {
+    const int h = (int)threadIdx.x % w.heads, d = (int)threadIdx.x / w.heads * 4;
+    mix_chain c;
+    c.d = d;
+    c.n = a.head_dim - d < 4 ? a.head_dim - d : 4;
     c.weight = weight + h * mix_shape<GROUPS>::stride;
     c.newest = a.v + (int64_t)w.kv_head * a.head_dim + d;
     c.sums = layout_of(&a).chunk_sums + (int64_t)(w.head0 + h) * chunks_of(a.n_ctx) * a.head_dim + d;
+    return c;
 }
 
-/* acc = fma(p, v, acc) over a chunk's rows: those that are cached, and the newest one. */
+__device__ __forceinline__ void mix_row(float weight, const float4 &value, float (&acc)[4]) {
+    acc[0] = fmaf(weight, value.x, acc[0]);
+    acc[1] = fmaf(weight, value.y, acc[1]);
+    acc[2] = fmaf(weight, value.z, acc[2]);
+    acc[3] = fmaf(weight, value.w, acc[3]);
+}
+
+/* acc = fma(p, v, acc) over a chunk's rows: those that are cached, and the newest one. What lies past a row's elements is
+ * mixed too, and left. */
 template <int GROUPS>
 __device__ __forceinline__ void mix_chunk(const fd_attn_decode &a, int first, int pos, const float *rows,
                                           const mix_chain &c) {
     constexpr int width = split_shape<GROUPS>::width;
     const int cached = pos - first;
     const float *p = c.weight, *v = rows + c.d;
-    float2 acc = make_float2(0.0f, 0.0f);
+    float acc[4] = {};
     if (cached >= CHUNK) {
-#pragma unroll 8
+#pragma unroll 4
         for (int t = 0; t < CHUNK; t += 4) {
             const float4 quad = *(const float4 *)(p + t);
             const float weight[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float2 value = *(const float2 *)(v + (t + i) * width);
-                acc.x = fmaf(weight[i], value.x, acc.x);
-                acc.y = fmaf(weight[i], value.y, acc.y);
-            }
+            for (int i = 0; i < 4; i++) mix_row(weight[i], *(const float4 *)(v + (t + i) * width), acc);
         }
     } else {
 #pragma unroll 1
-        for (int t = 0; t < cached; t++) {
-            const float2 value = *(const float2 *)(v + t * width);
-            acc.x = fmaf(p[t], value.x, acc.x);
-            acc.y = fmaf(p[t], value.y, acc.y);
-        }
-        acc.x = fmaf(p[cached], __ldcg(c.newest), acc.x);
-        if (c.d + 1 < a.head_dim) acc.y = fmaf(p[cached], __ldcg(c.newest + 1), acc.y);
+        for (int t = 0; t < cached; t++) mix_row(p[t], *(const float4 *)(v + t * width), acc);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (i < c.n) acc[i] = fmaf(p[cached], __ldcg(c.newest + i), acc[i]);
     }
     float *to = c.sums + (int64_t)(first / CHUNK) * a.head_dim;
-    to[0] = acc.x;
-    if (c.d + 1 < a.head_dim) to[1] = acc.y;
+    if (a.head_dim % 4 == 0) {
+        *(float4 *)to = make_float4(acc[0], acc[1], acc[2], acc[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (i < c.n) to[i] = acc[i];
 }
 
 /* Grid: blocks × 1 × rows. The newest value is read where the product before left it.
@@ -115,10 +124,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, SPLIT_BLOCKS)
     const fd_attn_decode a = row_of(all);
     const split_work w = split_work_of<GROUPS>(a);
     weights_ahead<GROUPS> ahead = {};
-    mix_chain chain[mix::chains] = {};
-#pragma unroll
-    for (int c = 0; c < mix::chains; c++)
-        begin_chain<GROUPS>(a, w, weight, (int)threadIdx.x + c * DECODE_THREADS, chain[c]);
+    const mix_chain chain = chain_of<GROUPS>(a, w, weight);
     split_walk<GROUPS>(
         a, w, a.cache_v, fd_shared_floats(),
         [&] {
@@ -130,9 +136,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, SPLIT_BLOCKS)
             ahead.store(a, first, w.pos);
             ahead.load(a, first + w.step * CHUNK, w.pos);
             __syncthreads();
-#pragma unroll
-            for (int c = 0; c < mix::chains; c++)
-                if (chain[c].d >= 0) mix_chunk<GROUPS>(a, first, w.pos, rows, chain[c]);
+            if (chain.n > 0) mix_chunk<GROUPS>(a, first, w.pos, rows, chain);
         });
 }
 

@@ -37,7 +37,14 @@ template <class Format, int P, int R> struct ring_stage {
                                  : most >= 2      ? 2
                                                   : 1;
     static constexpr int window = (units * scale_bytes + 15) / 16 * 16;
-    static constexpr int row_bytes = units * unit_bytes + window;
+    /* With eight partials the four rows that two neighbouring lanes of each read together (kernels/matvec/tokens.cu) lie
+     * in different banks where a stage has room for that: R rows on are 32 bytes on. Of F16 they all lay in the same. */
+    static constexpr int padding(int packed) {
+        for (int pad = 0; P == 8 && rows * (packed + pad) <= FD_MATVEC_STAGE_BYTES; pad += 16)
+            if (R * (packed + pad) % 64 == 32) return pad;
+        return 0;
+    }
+    static constexpr int row_bytes = units * unit_bytes + window + padding(units * unit_bytes + window);
     static constexpr int bytes = row_bytes * rows;
     static constexpr int copies = (units * unit_bytes + lanes * 16 - 1) / (lanes * 16); /* a lane makes, a row */
     static_assert(bytes <= FD_MATVEC_STAGE_BYTES, "rings are sized before the type is known");

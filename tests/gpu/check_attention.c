@@ -229,7 +229,7 @@ static void check_decode(gpu_test *test, heads h, bool interleaved, int32_t n_ro
         float *dk = gpu_upload(test, kv, sizeof *kv * (size_t)width_kv),
               *dv = gpu_upload(test, kv + width_kv, sizeof *kv * (size_t)width_kv);
         in.pos = (const int32_t *)(const void *)dpos, in.q = dq, in.k = dk, in.v = dv;
-        /* The second launch finds the counters the first one left; the third is one kernel, where it may be. */
+        /* The second launch keeps what it makes on the way; the third is one kernel, where it may be. */
         for (int twice = 0; twice < (pos < FD_ATTENTION_SHORT_CONTEXT ? 3 : 2); twice++) {
             in.short_context = twice == 2;
             in.q_out = twice == 0 ? NULL : dq_out, in.k_out = twice == 0 ? NULL : dk_out;
@@ -277,12 +277,19 @@ void check_attention_decode(gpu_test *test) {
                                    {3, 1, 7}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_decode(test, shapes[i], i % 2 == 0, shapes[i].head_dim / 4 * 2, 300, positions, 8, i % 2 == 0);
-    /* More chunks than the grids have blocks: blocks take several, and the last to arrive adds many. */
+    /* More chunks than the grids have blocks: blocks take several. */
     static const int32_t late[] = {0, 4000, 9999};
     check_decode(test, (heads){2, 1, 16}, false, 16, 10000, late, 3, true);
-    /* More chunks than the last kernel holds at once, more scores than the softmax does. */
-    static const int32_t last[] = {8191, 8192, 16384, 19999};
-    check_decode(test, (heads){2, 1, 16}, false, 16, 20000, last, 4, true);
+    /* More chunks than the last kernel holds at once; the ends of the softmax's tiles; and its blocks without clusters. */
+    static const int32_t last[] = {1023, 1024, 4095, 4096, 8192, 12287, 12288, 19999};
+    check_decode(test, (heads){2, 1, 16}, false, 16, 20000, last, 8, true);
+    const bool has_clusters = test->queue.has_clusters;
+    test->queue.has_clusters = false;
+    check_decode(test, (heads){2, 1, 16}, false, 16, 20000, last, 8, true);
+    test->queue.has_clusters = has_clusters;
+    /* The softmax's partial sums come round its cluster twice, and three times. */
+    static const int32_t round[] = {32767, 32768, 65535, 69999};
+    check_decode(test, (heads){2, 1, 16}, false, 16, 70000, round, 4, true);
     /* Real heads, more chunks than multiprocessors several times over. */
     static const int32_t far[] = {8192, 32767};
     check_decode(test, (heads){8, 2, 128}, false, 128, 32768, far, 2, true);
