@@ -42,8 +42,7 @@ int32_t fd_step_rows(int32_t n_seq) {
 
 bool fd_few_f16_takes(const fd_graph *graph, int32_t id) {
     const fd_node *node = &graph->nodes[id];
-    return node->op == FD_OP_MATMUL && graph->weights[node->weight[0]].dtype == FD_F16 && node->layer >= 0 &&
-           !fd_feeds_choice(graph, id);
+    return node->op == FD_OP_MATMUL && graph->weights[node->weight[0]].dtype == FD_F16 && !fd_feeds_choice(graph, id);
 }
 
 size_t fd_few_f16_scratch_bytes(const fd_graph *graph, int32_t n_seq) {
