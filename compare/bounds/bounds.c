@@ -99,7 +99,8 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         return;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
-        if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) return; /* dequantised rows, weights in binary32 */
+        if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations)
+            return; /* dequantised rows, weights in binary32 */
         add_rounding(c, x, n, c->u_attn, c->tiny_in, e);
         /* an engine may round a cached row where it reads it instead of where it writes it */
         if (i == 1 && c->u_kv > c->u_attn && !fd_kv_is_quantised(work->args->kv_type))
