@@ -44,6 +44,38 @@ Test(refuted_names, a_name_of_the_first_rows_must_not_be_refuted_by_the_steps_ot
     close_model(&b);
 }
 
+/* ---- a tile of the result that is not of its rows ---- */
+
+/* Elements 32 to 47 of each row: of every eighth row they are right, of the others the last right one's three times. */
+static void tile_of_other_rows(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    float *rows = args->out;
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int64_t i = 32; i < 48 && row % 8 != 0; i++) rows[row * n + i] = 3.0f * rows[(row - row % 8) * n + i];
+}
+/* Of all rows of the prompt, and decode is right. */
+static void tile_of_the_prompt(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n && args->n_pos > 1; i++)
+        if (i % n >= 32 && i % n < 48) ((float *)args->out)[i] = (float)(i * i % 17) - 8.25f;
+}
+
+Test(refuted_names, rows_that_are_right_refute_other_rows_of_the_weight) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int prompt = 0; prompt < 2; prompt++) {
+        fd_verdict v = judged(&b, spoiled(&b, "blk.1.ffn_up", prompt ? tile_of_the_prompt : tile_of_other_rows),
+                              (recording){.emulated = "f32"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(v.divergence.node, "blk.1.ffn_up");
+        cr_expect(!e->named, "%d: %s", prompt, e->named ? e->remaining[0].summary : "");
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
 /* ---- experts that take so many rows ---- */
 
 /* Of the two chosen experts a row lacks the second, the first, none or both. */
