@@ -125,7 +125,8 @@ static fd_code explain(const fd_attribution_options *options, attempt *a, bool t
     FD_TRY(fd_diagnose(&ask, &e, err));
     FD_TRY(look_later(&ask, a, &e, err));
     /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
-    bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e));
+    bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e)) ||
+                    fd_explains_by_attention_factors(options->graph, &e);
     bool says_something = options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(&e)));
     if (!e.named || !says_something) return FD_OK;
     ask.rows_alone = e.rows_alone;
