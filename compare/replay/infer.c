@@ -216,11 +216,11 @@ static void refute_by_kinds(const fd_evidence *evidence, fd_class_cases *c) {
     }
 }
 
-/* All that `wide` is needed for are the weighted sums of V: every product, and the scores, are what a tight class says. Kernels that sum V
- * otherwise exist, and so does a bug in that sum. */
+/* All that `wide`, a GPU's, is needed for are the weighted sums of V: every product, and the scores, are what a tight class says. Kernels that
+ * sum V in binary16 exist, and stricter classes have room for them; a bug in that sum looks like this. */
 static bool is_for_mix_alone(const fd_evidence *evidence, const fd_class_cases *c, int32_t wide) {
     bool yes = false;
-    if (wide == 0 || fd_class_leaves_nothing(c->at[wide].numerics)) return false;
+    if (!c->at[wide].numerics->fast_math) return false;
     for (int32_t j = 0; j < c->n && !yes; j++) {
         if (c->refuted[j] || !fd_class_leaves_nothing(c->at[j].numerics)) continue;
         const fd_class_need need = fd_evidence_need(evidence, &c->at[wide], &c->at[j]);
