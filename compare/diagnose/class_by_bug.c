@@ -205,24 +205,21 @@ static fd_code judge_and_try(fd_attribution_options *options, const attempt *own
 /* What reads a cache, or one product behind it. */
 static bool reads_cache(const fd_attribution_options *options, const fd_node_finding *f) {
     const fd_node *nodes = options->graph->nodes, *node = &nodes[f->node];
-    if (f->finding == FD_FOUND_NOTHING) return false;
-    const bool behind = f->span_first < f->node && node->op == FD_OP_MATMUL && node->input[0] >= f->span_first;
-    return fd_reads_kv_cache(node) || (behind && nodes[node->input[0]].op == FD_OP_ATTN_MIX);
+    const bool behind = node->op == FD_OP_MATMUL && nodes[node->input[0]].op == FD_OP_ATTN_MIX;
+    return f->finding != FD_FOUND_NOTHING && (fd_reads_kv_cache(node) || (behind && f->span_first < f->node));
 }
 
 /* Where a fused kernel's sum departs first, wrong throughout, nothing says how it rounds: it may have been in 16 bits. */
 static fd_code explain_with_fused_sums(fd_attribution_options *options, const attempt *own, fd_class_evidence *evidence,
                                        fd_error *err) {
     const fd_numerics_class *inferred = options->numerics, *class_;
-    const fd_op op = options->graph->nodes[own->first.node].op;
-    if (own->first.span_first == own->first.node || (op != FD_OP_ATTN_MIX && op != FD_OP_MATMUL)) return FD_OK;
+    const bool scores = options->graph->nodes[own->first.node].op == FD_OP_ATTN_SCORES;
+    if (own->first.span_first == own->first.node || scores) return FD_OK;
     for (int32_t i = 0; (class_ = fd_numerics_class_at(i)) && options->numerics == inferred; i++)
         if (class_ != inferred && is_tight(class_, options->graph) && class_->u_mix > 0x1p-24)
             FD_TRY(judge_and_try(options, own, class_, evidence, err));
     return FD_OK;
 }
-
-/* ---- the classes ---- */
 
 typedef struct tight_classes {
     const fd_attribution_options *options;
