@@ -76,6 +76,7 @@ static fd_code diagnose_finding(fd_comparison *c, const fd_attribution *of, bool
     FD_TRY(fd_refute_by_later_steps(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_prefer_what_holds_later(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_doubt_few_rows(&how, z, map->n_pos, &out->explanation, err));
+    fd_refute_by_right_rows(z, map->n_pos, &out->explanation);
     return fd_group_findings(&how, of, &out->explanation, &out->causes, err);
 }
 

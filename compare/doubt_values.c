@@ -67,12 +67,12 @@ fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
 
 fd_code fd_doubt_cache_type(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
-    const char *type;
-    FD_TRY(fd_find_cache_type(&how, of, &type, err));
-    if (!type) return FD_OK;
+    char type[16], shown[16] = "";
+    FD_TRY(fd_find_cache_type(&how, of, type, sizeof type, err));
+    if (!type[0]) return FD_OK;
+    for (size_t i = 0; type[i]; i++) shown[i] = (char)toupper((unsigned char)type[i]);
     fd_remark r = {FD_REASON_MIXED_CLASS};
-    snprintf(r.text, sizeof r.text, "what K and V in blocks of %c%s give, which --cache-type %s would say",
-             toupper((unsigned char)type[0]), type + 1, type);
+    snprintf(r.text, sizeof r.text, "what K and V kept as %s give, which --cache-type %s would say", shown, type);
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
     fd_verdict_reason(c->verdict, r);
     of->found = false;

@@ -29,9 +29,17 @@ static fd_code parse_kv_type(const char *text, size_t size, uint32_t *out, fd_er
     if (dtype < 0)
         return fd_fail(err, FD_ERR_INPUT, "cache type \"%.*s\": unknown", (int)(size < 64 ? size : 64), text);
     *out = (uint32_t)dtype;
-    if (fd_can_quantize(*out) && *out != FD_F16 && *out != FD_BF16) return FD_OK;
-    return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0 or q5_1",
+    if (fd_can_quantize(*out)) return FD_OK;
+    return fd_fail(err, FD_ERR_UNSUPPORTED,
+                   "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0, q5_1, bf16, or of a dump f16",
                    fd_dtype_get(*out)->name);
+}
+
+/* A cache in binary16 is a class's own. */
+static fd_code check_own_type(uint32_t type, fd_error *err) {
+    if (type != FD_F16) return FD_OK;
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1",
+                   fd_dtype_get(type)->name);
 }
 
 fd_code fd_kv_types_parse(const char *text, uint32_t *k, uint32_t *v, fd_error *err) {
@@ -45,6 +53,8 @@ fd_code fd_graph_set_kv_types(fd_graph *graph, const char *text, fd_error *err) 
     uint32_t k, v;
     int32_t n_cache = 0;
     FD_TRY(fd_kv_types_parse(text, &k, &v, err));
+    FD_TRY(check_own_type(k, err));
+    FD_TRY(check_own_type(v, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_op op = graph->nodes[i].op;
         if (op != FD_OP_ATTN_SCORES && op != FD_OP_ATTN_MIX) continue;

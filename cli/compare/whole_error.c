@@ -35,12 +35,12 @@ static bool chooses_experts(const fd_graph *graph) {
     return false;
 }
 
-/* An emulated cache has no blocks. */
+/* An emulated cache has no blocks, nor a type that is not its class's. */
 static bool has_blocks_in_cache(const fd_trace *trace) {
     uint32_t k = FD_F32, v = FD_F32;
     fd_error none;
     return fd_kv_types_parse(fd_trace_get_info(trace)->kv_type, &k, &v, &none) == FD_OK &&
-           (fd_kv_is_quantised(k) || fd_kv_is_quantised(v));
+           (fd_kv_is_quantised(k) || fd_kv_is_quantised(v) || k == FD_BF16 || v == FD_BF16);
 }
 
 /* What kernels keep to themselves is not recorded in either. */

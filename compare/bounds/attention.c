@@ -127,7 +127,7 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
         double lambda = fd_bound_lambda_of(work, n), u_sum = fmax(c->u_acc, c->u_mix);
         double typical = fd_bound_typical_chain(work, u_sum, n),
                u_chain = c->typical ? 0 : lambda * u_sum * sqrt((double)n);
-        double u_mean = c->in_truncates ? 2 * c->u_attn : 0;
+        double u_mean = c->in_truncates ? 2 * c->u_attn : 0, u_rescaled = c->typical ? 0 : 2 * c->u_mix;
         for (int32_t first = 0; first < d; first += COLUMNS) {
             double sum[COLUMNS] = {0}, square[COLUMNS] = {0};
             int32_t n_i = d - first < COLUMNS ? d - first : COLUMNS;
@@ -138,8 +138,8 @@ void fd_bound_attn_mix(const fd_bound_work *work) {
             }
             for (int32_t i = 0; i < n_i; i++) {
                 int64_t at = item * d + first + i;
-                work->tau[at] = (u_chain + 2 * (work->inside->u_op + c->u_mix)) * sum[i] + lambda * sqrt(square[i]) +
-                                (u_mean + typical) * fabs(work->y[at]);
+                work->tau[at] = (u_chain + 2 * work->inside->u_op + u_rescaled) * sum[i] + lambda * sqrt(square[i]) +
+                                (u_mean + typical + (c->typical ? c->u_mix : 0)) * fabs(work->y[at]);
             }
         }
     }

@@ -75,9 +75,15 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     const fd_numerics_class *c = work->c;
     const double *x = work->in[i];
     if (c->typical && c->u_out > 0x1p-24) return; /* they were rounded to that type as results */
-    fd_dot_type dot = fd_dot_type_of(c, work->node, fd_dot_weight(work->op), i);
+    const fd_weight *weight = fd_dot_weight(work->op);
+    const fd_op op = work->node->op;
+    const bool cached = i == 0 && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
+    fd_dot_type dot = cached ? fd_dot_type_beside_cache(c, work->node, work->args->kv_type)
+                             : fd_dot_type_of(c, work->node, weight, i);
     if (fd_dot_is_blocks(dot)) {
-        fd_bound_flips(x, e, n, fd_dot_block(dot, work->op->weight[0]->n_col), 127, e);
+        fd_bound_flips(x, e, n, fd_dot_block(dot, weight ? weight->n_col : 32), 127, e);
+        for (int64_t k = 0; !weight && fd_bound_has_sums(work->args->kv_type) && k < n; k++)
+            e[k] = hypot(e[k], FD_BOUND_U_OF_SUMS * x[k]);
         return;
     }
     switch (work->node->op) {
@@ -93,13 +99,8 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
         return;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
-        if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations) { /* dequantised rows, weights in binary32 */
-            if (i != 0 || work->node->op != FD_OP_ATTN_SCORES) return;
-            fd_bound_flips(x, e, n, 32, 127, e);
-            for (int64_t k = 0; fd_bound_has_sums(work->args->kv_type) && k < n; k++)
-                e[k] = hypot(e[k], FD_BOUND_U_OF_SUMS * x[k]);
-            return;
-        }
+        if (fd_kv_is_quantised(work->args->kv_type) && c->q8_activations)
+            return; /* dequantised rows, weights in binary32 */
         add_rounding(c, x, n, c->u_attn, c->tiny_in, e);
         /* an engine may round a cached row where it reads it instead of where it writes it */
         if (i == 1 && c->u_kv > c->u_attn && !fd_kv_is_quantised(work->args->kv_type))

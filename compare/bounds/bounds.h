@@ -42,6 +42,8 @@ static inline bool fd_kv_is_quantised(uint32_t kv_type) {
  * [n]; two steps where an element is so near to the middle between two that an engine's own arithmetic may take the other, and what
  * the block's scale and minimum, kept in binary16, may be off by. */
 void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to);
+/* The same of bfloat16, element by element. */
+void fd_bound_bf16_flips(const double *x, const double *e, int64_t n, double *to);
 
 /* tau: rows, laid out as `candidate`; ≥ 0, 0 throughout for an exact class, NaN where inputs are. FD_ERR_MEMORY, or the
  * device's failure. */

@@ -57,6 +57,17 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     }
 }
 
+fd_dot_type fd_dot_type_beside_cache(const fd_numerics_class *c, const fd_node *node, uint32_t kv_type) {
+    const bool scores = node->op == FD_OP_ATTN_SCORES;
+    if (!c || kv_type == FD_F32 || (!scores && node->op != FD_OP_ATTN_MIX)) return fd_dot_type_of(c, node, NULL, 0);
+    if (kv_type == FD_BF16) { /* flash attention widens V */
+        const bool rounds = c->replays_inputs && !c->own_attention && (scores || !(c->u_mix > 0x1p-24));
+        return rounds ? FD_DOT_BF16 : FD_DOT_AS_IS;
+    }
+    if (scores && (c->q8_activations || c->replays_inputs)) return FD_DOT_Q8_0;
+    return fd_dot_type_of(c, node, NULL, 0);
+}
+
 const fd_weight *fd_dot_weight(const fd_op_args *args) {
     const int32_t id = args->node->weight[0];
     return id >= 0 && args->weight[0] ? &args->graph->weights[id] : args->weight[0];

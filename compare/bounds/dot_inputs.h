@@ -34,6 +34,9 @@ typedef enum fd_block_rule {
 /* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
 fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
 
+/* The same of q and of attention's weights, beside K or V of `kv_type` (FD_F32: as the class keeps them). */
+fd_dot_type fd_dot_type_beside_cache(const fd_numerics_class *numerics, const fd_node *node, uint32_t kv_type);
+
 /* The node's first weight as the file has it, by whose type a kernel rounds: bytes that a fault reads otherwise are of that type. */
 const fd_weight *fd_dot_weight(const fd_op_args *args);
 

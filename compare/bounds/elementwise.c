@@ -97,6 +97,12 @@ void fd_bound_add(const fd_bound_work *work) {
 
 /* A copy. */
 void fd_bound_kv_write(const fd_bound_work *work) {
+    if (work->args->kv_type == FD_BF16) {
+        const int64_t n = work->op->n_pos * work->stride;
+        for (int64_t i = 0; i < n; i++) work->tau[i] = work->e[0][i];
+        fd_bound_bf16_flips(work->in[0], work->e[0], n, work->tau);
+        return;
+    }
     if (fd_kv_is_quantised(work->args->kv_type)) {
         int64_t n = work->op->n_pos * work->stride;
         fd_bound_kv_flips(work->in[0], work->e[0], n, work->args->kv_type, work->tau);

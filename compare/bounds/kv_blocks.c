@@ -55,3 +55,11 @@ void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t typ
         }
     }
 }
+
+void fd_bound_bf16_flips(const double *x, const double *e, int64_t n, double *to) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!(isfinite(x[i]) && x[i] != 0)) continue;
+        const double step = ldexp(1, ilogb(x[i]) - 7), steps = fabs(x[i]) / step;
+        if (fabs(steps - floor(steps) - 0.5) * step <= e[i] + 4 * 0x1p-24 * fabs(x[i])) to[i] += step;
+    }
+}

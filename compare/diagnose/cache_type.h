@@ -5,9 +5,9 @@
 
 #include "compare/replay/attribution.h"
 
-/* *type: with K and V in such blocks ("q8_0") nothing departs, where `of` says that something does behind a cache that was not recorded,
- * and the trace does not say its type; NULL: there is none. `options`: as `of` was judged, with its class. */
-fd_code fd_find_cache_type(const fd_attribution_options *options, const fd_attribution *of, const char **type,
+/* `type`: with K and V in such blocks or bfloat16 ("q8_0", "q8_0/f16" of K and V) nothing departs, where `of` says that something does behind
+ * a cache that was not recorded, and the trace does not say its type; "": there is none. `options`: as `of` was judged. */
+fd_code fd_find_cache_type(const fd_attribution_options *options, const fd_attribution *of, char *type, size_t size,
                            fd_error *err);
 
 #endif

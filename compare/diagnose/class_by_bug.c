@@ -125,7 +125,8 @@ static fd_code explain(const fd_attribution_options *options, attempt *a, bool t
     FD_TRY(fd_diagnose(&ask, &e, err));
     FD_TRY(look_later(&ask, a, &e, err));
     /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
-    bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e));
+    bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e)) ||
+                    fd_explains_by_attention_factors(options->graph, &e);
     bool says_something = options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(&e)));
     if (!e.named || !says_something) return FD_OK;
     ask.rows_alone = e.rows_alone;
@@ -201,19 +202,24 @@ static fd_code judge_and_try(fd_attribution_options *options, const attempt *own
     return code;
 }
 
+/* What reads a cache, or one product behind it. */
+static bool reads_cache(const fd_attribution_options *options, const fd_node_finding *f) {
+    const fd_node *nodes = options->graph->nodes, *node = &nodes[f->node];
+    const bool behind = node->op == FD_OP_MATMUL && nodes[node->input[0]].op == FD_OP_ATTN_MIX;
+    return f->finding != FD_FOUND_NOTHING && (fd_reads_kv_cache(node) || (behind && f->span_first < f->node));
+}
+
 /* Where a fused kernel's sum departs first, wrong throughout, nothing says how it rounds: it may have been in 16 bits. */
 static fd_code explain_with_fused_sums(fd_attribution_options *options, const attempt *own, fd_class_evidence *evidence,
                                        fd_error *err) {
     const fd_numerics_class *inferred = options->numerics, *class_;
-    const fd_node *nodes = options->graph->nodes;
-    if (own->first.span_first == own->first.node || nodes[own->first.node].op != FD_OP_ATTN_MIX) return FD_OK;
+    const bool scores = options->graph->nodes[own->first.node].op == FD_OP_ATTN_SCORES;
+    if (own->first.span_first == own->first.node || scores) return FD_OK;
     for (int32_t i = 0; (class_ = fd_numerics_class_at(i)) && options->numerics == inferred; i++)
         if (class_ != inferred && is_tight(class_, options->graph) && class_->u_mix > 0x1p-24)
             FD_TRY(judge_and_try(options, own, class_, evidence, err));
     return FD_OK;
 }
-
-/* ---- the classes ---- */
 
 typedef struct tight_classes {
     const fd_attribution_options *options;
@@ -236,10 +242,6 @@ static fd_code judge_tight(void *user, int32_t i, fd_error *err) {
 static bool take_tight(void *user, int32_t i) {
     (void)user, (void)i;
     return true;
-}
-
-static bool reads_cache(const fd_attribution_options *options, const fd_node_finding *f) {
-    return f->finding != FD_FOUND_NOTHING && fd_reads_kv_cache(&options->graph->nodes[f->node]);
 }
 
 /* In the inferred class, which is tight: as it was judged there, if that is not too much. out->of is borrowed. */

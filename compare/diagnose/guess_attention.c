@@ -6,17 +6,30 @@
 #include "compare/diagnose/solve.h"
 #include "faults/tiles.h"
 
-/* Keys a tile, or below 0 so many parts. */
-static const int32_t tiles[] = {-2, -4, -8, -3, 4, 8, 16, 32, 64, 128};
+/* Keys a tile (1: an online softmax, key by key), or below 0 so many parts: of each row's keys, or of the step's. */
+static const int32_t tiles[] = {-2, -4, -8, -3, 4, 8, 16, 32, 64, 128, 1, 2};
 enum { N_TILE = sizeof tiles / sizeof *tiles };
+
+static bool is_width(int32_t keys) {
+    for (int i = 0; i < N_TILE; i++)
+        if (tiles[i] == keys) return true;
+    return false;
+}
+
+static fd_code try_parts_of_step(fd_trial *t, fd_hypothesis h, int32_t parts, fd_error *err) {
+    const int32_t n_kv = t->all.request->args.n_kv;
+    h.n = (n_kv + parts - 1) / parts;
+    return h.n < 2 || h.n >= n_kv || is_width(h.n) ? FD_OK : fd_trial_try(t, &h, err);
+}
 
 static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
     for (int rule = 0; rule < FD_TILE_RULE_COUNT; rule++)
         for (int i = 0; i < N_TILE && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_TILES, .node = node->id, .which = rule, .n = tiles[i]};
             bool parts = rule >= FD_TILES_AVERAGED;
-            if (h.n >= t->all.request->args.n_kv || (h.n < 0 && !parts)) continue;
+            if (h.n >= t->all.request->args.n_kv || (parts ? h.n == 1 : h.n < 0)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
+            if (h.n < 0 && !fd_trial_fits(t)) FD_TRY(try_parts_of_step(t, h, -h.n, err));
         }
     return FD_OK;
 }

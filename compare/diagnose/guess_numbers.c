@@ -211,8 +211,7 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     h.which = FD_TOKEN_MODULO; /* an id in a type that is too short */
     for (h.n = 1 << 7; h.n <= 1 << 16 && !fd_trial_fits(t); h.n *= 2) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_TOKEN_BEFORE; /* a step that is fed those of an earlier one; within a step other rows say it */
-    for (h.n = 1; h.n <= t->all.request->n_tokens_before && !fd_trial_fits(t); h.n++)
-        FD_TRY(fd_trial_try(t, &h, err));
+    for (h.n = 1; h.n <= t->all.request->n_tokens_before && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }
 

@@ -232,6 +232,21 @@ static fd_code try_rows_of_weights(fd_trial *t, const fd_node *node, int32_t fir
     return FD_OK;
 }
 
+/* Another row of a weight spares no row of the result, and its results go with what it multiplies. A tile that is left from other
+ * rows spares those, and one that nobody writes stays as it is. */
+static bool may_be_of_weight(const judged_rows *j, int32_t first, int32_t end) {
+    const size_t size = sizeof *j->r->output * (size_t)(end - first);
+    bool same = true;
+    for (int32_t row = j->first; row < j->n; row++) {
+        const float *tile = j->r->output + row * j->width + first;
+        int32_t n = 0;
+        for (int64_t i = row * j->width + first; i < row * j->width + end; i++) n += !is_right(j, i);
+        if (n == 0) return false;
+        same &= memcmp(tile, j->r->output + j->first * j->width + first, size) == 0;
+    }
+    return !same;
+}
+
 /* Some columns, all the way down, and no more of them than half: rows of the weight. */
 static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j->node->id, .which = FD_OWN_ELEMENTS};
@@ -239,7 +254,8 @@ static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
     if (!fd_fit_clearly_beyond(&t->out->unmodified)) return FD_OK;
     if (!columns_that_depart(j, &h.first, &h.end) || 2 * (h.end - h.first) > j->width) return FD_OK;
     for (int64_t i = j->first * j->width; i < j->n * j->width; i++) n += !is_right(j, i);
-    if (!(4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first))) return FD_OK;
+    if (!(4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first)) || !may_be_of_weight(j, h.first, h.end))
+        return FD_OK;
     FD_TRY(try_rows_of_weights(t, j->node, h.first, h.end, err));
     return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
 }

@@ -134,6 +134,10 @@ static void fit_column(const value_fit *f, int64_t kv_head, int64_t d, const lea
             for (int64_t i = 0; i < s->n; i++) s->sums[i] += (double)weights_of(f, row, head)[i] * more;
         }
     solve(s);
+}
+
+static void give_column(const value_fit *f, int64_t kv_head, int64_t d, const least_squares *s) {
+    const int64_t first = kv_head * f->group, end = first + f->group;
     for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
         for (int64_t head = first; head < end; head++) {
             double more = 0;
@@ -141,6 +145,23 @@ static void fit_column(const value_fit *f, int64_t kv_head, int64_t d, const lea
             float *to = &f->out->rows[(row * f->n_head + head) * f->dim + d];
             *to = (float)((double)*to + more);
         }
+}
+
+/* Rows of another sequence, or of a draft, have other values. Those that are nearly what was written were rounded, or a sum was. */
+#define LEAST_CHANGE 0.25
+
+static bool are_other_values(const value_fit *f, int64_t kv_head, least_squares *s) {
+    double change = 0, written = 0;
+    const int64_t width = f->out->n_kv_head * f->dim;
+    for (int64_t d = 0; d < f->dim; d++) {
+        fit_column(f, kv_head, d, s);
+        for (int64_t i = 0; i < s->n; i++) {
+            const double v = (double)f->out->values[(f->first + i) * width + kv_head * f->dim + d];
+            change += s->sums[i] * s->sums[i];
+            written += v * v;
+        }
+    }
+    return change >= LEAST_CHANGE * LEAST_CHANGE * written;
 }
 
 static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
@@ -151,8 +172,11 @@ static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_out
     s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
     s.sums = malloc(sizeof *s.sums * (size_t)s.n);
     for (int64_t kv_head = 0; kv_head < n_kv_head && s.squares && s.sums; kv_head++)
-        if (add_up_squares(&f, kv_head, &s))
-            for (int64_t d = 0; d < f.dim; d++) fit_column(&f, kv_head, d, &s);
+        if (add_up_squares(&f, kv_head, &s) && are_other_values(&f, kv_head, &s))
+            for (int64_t d = 0; d < f.dim; d++) {
+                fit_column(&f, kv_head, d, &s);
+                give_column(&f, kv_head, d, &s);
+            }
     free(s.squares);
     free(s.sums);
 }

@@ -51,6 +51,8 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
     const char *kernel = h->which < FD_TILES_AVERAGED ? "flash attention" : "split K/V";
     if (h->n < 0)
         SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n);
+    else if (h->n == 1)
+        SAY("%s: %s (key by key)", kernel, words[h->which]);
     else
         SAY("%s: %s (tiles of %d keys)", kernel, words[h->which], h->n);
 }

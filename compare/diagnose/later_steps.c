@@ -86,6 +86,25 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     return FD_OK;
 }
 
+/* Of all positions: a value that lies near by chance refutes nothing. */
+enum { MANY_RIGHT = 16 };
+
+void fd_refute_by_right_rows(const float *z, int32_t n_pos, fd_explanation *e) {
+    const fd_hypothesis *h = &e->remaining[0].hypothesis;
+    int32_t n = 0, n_right = 0, first = -1;
+    if (!e->named || h->guess != FD_GUESS_OWN || h->which != FD_OWN_ELEMENTS) return;
+    for (int32_t p = 0; p < n_pos; p++) {
+        n += z[p] >= 0;
+        n_right += z[p] >= 0 && z[p] <= 1;
+        if (first < 0 && z[p] >= 0 && z[p] <= 1) first = p;
+    }
+    if (n_right == 0 || MANY_RIGHT * n_right < n) return;
+    e->named = false;
+    e->why = FD_UNNAMED_FEW_ROWS;
+    e->tells_apart = FD_TELLS_NOTHING;
+    e->first_pos = first;
+}
+
 /* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer, or of the first, which the
  * embedding feeds. */
 static bool may_ask_later(const fd_diagnose_options *ask) {

@@ -20,6 +20,9 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
 fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                    fd_error *err);
 
+/* Other rows of a weight are read at every position: those that are right refute them, and then *e names nothing. */
+void fd_refute_by_right_rows(const float *z, int32_t n_pos, fd_explanation *e);
+
 /* A name that rests on one or two rows has to hold in the later step where most rows depart, too. Where that step has a name that
  * holds in both, *e is that one; else *e names nothing. */
 fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,

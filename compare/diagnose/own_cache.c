@@ -62,11 +62,18 @@ static bool is_unordered(const fd_trial_rows *rows, double *error) {
     const fd_explain_request *r = rows->request;
     const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), first = r->n_unjudged * stride,
                   end = r->args.n_pos * stride;
-    const double large = OUTSTANDING * fd_root_mean_square(rows->plain.rows + first, end - first);
-    double rr = 0, yy = 0, part[PARTS] = {0}, rr_of_most = 0, yy_of_most = 0, ry_of_most = 0;
+    double large = 0, rr = 0, yy = 0, part[PARTS] = {0}, rr_of_most = 0, yy_of_most = 0, ry_of_most = 0;
     bool alike = stride >= PARTS;
+    int64_t n = 0;
+    for (int64_t i = first; i < end; i++) {
+        const double y = (double)rows->plain.rows[i];
+        n += isfinite(y) != 0;
+        large += isfinite(y) ? y * y : 0;
+    }
+    large = OUTSTANDING * sqrt(large / (double)n);
     for (int64_t i = first; i < end && alike; i++) {
         const double y = (double)rows->plain.rows[i], off = (double)r->output[i] - y;
+        if (!isfinite(y) && !isfinite(r->output[i])) continue; /* hidden scores */
         rr += off * off;
         yy += y * y;
         part[i % stride * PARTS / stride] += off * off;

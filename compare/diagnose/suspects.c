@@ -21,6 +21,13 @@ bool fd_explains_by_one_rounding(const fd_explanation *e) {
     return e->remaining[0].hypothesis.guess == FD_GUESS_ROUNDED;
 }
 
+bool fd_explains_by_attention_factors(const fd_graph *graph, const fd_explanation *e) {
+    const fd_hypothesis *h = &e->remaining[0].hypothesis;
+    const bool factors = h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH);
+    const fd_op op = h->node >= 0 ? graph->nodes[h->node].op : (fd_op)(h->ops - 1);
+    return factors && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
+}
+
 bool fd_explains_by_fit(const fd_explanation *e) {
     const fd_hypothesis *h = &e->remaining[0].hypothesis;
     return (h->guess == FD_GUESS_OWN && h->which != FD_OWN_LOG_SOFTMAX) ||

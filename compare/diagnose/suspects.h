@@ -18,6 +18,9 @@ bool fd_explains_by_rounding(const fd_explanation *e);
 /* One tensor is rounded, or what one op reads: another kernel's way, or a bug. */
 bool fd_explains_by_one_rounding(const fd_explanation *e);
 
+/* By rounding q, or the weights that multiply V: classes differ in that. */
+bool fd_explains_by_attention_factors(const fd_graph *graph, const fd_explanation *e);
+
 /* Its numbers are fitted to the candidate's, so many that they may be another class's roundings. */
 bool fd_explains_by_fit(const fd_explanation *e);
 

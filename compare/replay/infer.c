@@ -216,6 +216,20 @@ static void refute_by_kinds(const fd_evidence *evidence, fd_class_cases *c) {
     }
 }
 
+/* All that `wide`, a GPU's, is needed for are the weighted sums of V: every product, and the scores, are what a tight class says. Kernels that
+ * sum V in binary16 exist, and stricter classes have room for them; a bug in that sum looks like this. */
+static bool is_for_mix_alone(const fd_evidence *evidence, const fd_class_cases *c, int32_t wide) {
+    bool yes = false;
+    if (!c->at[wide].numerics->fast_math) return false;
+    for (int32_t j = 0; j < c->n && !yes; j++) {
+        if (c->refuted[j] || !fd_class_leaves_nothing(c->at[j].numerics)) continue;
+        const fd_class_need need = fd_evidence_need(evidence, &c->at[wide], &c->at[j]);
+        const bool products = need.n_products_fit >= FEWEST_TOLD && need.n_products_fit == need.n_products;
+        yes = products && need.n_mix_depart == 1 && need.n_depart == 1;
+    }
+    return yes;
+}
+
 static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++)
@@ -239,7 +253,8 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) refute_by_kinds(&seen, &c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
-    for (int32_t i = 0; i < c.n && code == FD_OK; i++) doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]);
+    for (int32_t i = 0; i < c.n && code == FD_OK; i++)
+        doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]) || is_for_mix_alone(&seen, &c, i);
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
     if (code != FD_OK) return code;

@@ -37,6 +37,7 @@ struct fd_replay {
 /* ---- run.c ---- */
 
 /* The blocks that rows of K or V are: of a cache, or of what reads it; FD_F32: none. */
+void fd_replay_read_kv_types(fd_replay *replay);
 uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node);
 /* Elements of the node's rows as its op gives them: a cache's from position 0. */
 int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node);

@@ -98,12 +98,13 @@ static double step_of(const double *block, int64_t n) {
 fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const fd_weight *weight, double **out,
                              fd_error *err) {
     enum { LEAST_LAMBDA = 4 };
-    fd_dot_type type = fd_dot_type_of(replay->o.numerics, node, weight, 0);
+    fd_dot_type type = weight ? fd_dot_type_of(replay->o.numerics, node, weight, 0)
+                              : fd_dot_type_beside_cache(replay->o.numerics, node, fd_replay_kv_type(replay, node));
     const fd_node_state *in = node->input[0] < 0 ? NULL : &replay->state[node->input[0]];
     *out = NULL;
     if (type == FD_DOT_AS_IS || !in->samples[0]) return FD_OK;
     int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
-    int64_t n = replay->n_pos * width, block = weight ? fd_dot_block(type, weight->n_col) : 1;
+    int64_t n = replay->n_pos * width, block = fd_dot_block(type, weight ? weight->n_col : width);
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     double of_value = type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7; /* where values are rounded by themselves */
@@ -129,13 +130,15 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
 fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, double **out, fd_error *err) {
     const fd_node_state *in = &replay->state[node->input[0]];
     *out = NULL;
-    const bool f16 = fd_node_is_kv_cache(node) && fd_replay_kv_type(replay, node) == FD_F32;
-    if (!f16 || !fd_class_repeats_cache(replay->o.numerics) || !in->samples[0]) return FD_OK;
+    const uint32_t type = fd_replay_kv_type(replay, node);
+    const bool repeats = type == FD_BF16 || (type == FD_F32 && fd_class_repeats_cache(replay->o.numerics));
+    const int digits = type == FD_BF16 ? 7 : 10; /* behind the point */
+    if (!fd_node_is_kv_cache(node) || !repeats || !in->samples[0]) return FD_OK;
     int64_t n = replay->n_pos * fd_node_row_stride(node, replay->n_kv);
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     for (int64_t i = 0; i < n; i++) {
-        double step = fmax(ldexp(1, ilogb(in->x[i]) - 10), 0x1p-24), margin = 0;
+        double step = fmax(ldexp(1, ilogb(in->x[i]) - digits), 0x1p-24), margin = 0;
         for (int d = 0; d < FD_REPLAY_SAMPLES; d++) margin = fmax(margin, fabs(in->samples[d][i] - in->x[i]));
         double steps = fabs(in->x[i]) / step, to_middle = fabs(steps - floor(steps) - 0.5) * step;
         e[i] = in->e[i] + (in->x[i] != 0 && isfinite(steps) && to_middle <= margin ? 2 * step : 0);

@@ -40,27 +40,13 @@ static fd_code find_nodes(fd_replay *replay, fd_error *err) {
     return FD_OK;
 }
 
-/* Other types than blocks are the class's. */
-static void read_kv_types(fd_replay *replay) {
-    fd_error none;
-    const char *said = replay->o.kv_type ? replay->o.kv_type : fd_trace_get_info(replay->o.trace)->kv_type;
-    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) != FD_OK)
-        replay->k_type = replay->v_type = FD_F32;
-}
-
-uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node) {
-    const fd_op reader =
-        node->op == FD_OP_KV_WRITE ? replay->o.graph->nodes[replay->last_reader[node->id]].op : node->op;
-    return reader == FD_OP_ATTN_SCORES ? replay->k_type : reader == FD_OP_ATTN_MIX ? replay->v_type : FD_F32;
-}
-
 fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_error *err) {
     *out = NULL;
     fd_replay *replay = calloc(1, sizeof *replay);
     if (!replay) return fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
     replay->o = *options;
     replay->rounded = -1;
-    read_kv_types(replay);
+    fd_replay_read_kv_types(replay);
     fd_code code = find_nodes(replay, err);
     if (code == FD_OK)
         *out = replay;

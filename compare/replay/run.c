@@ -112,10 +112,9 @@ static fd_code round_input(fd_dot_type type, const fd_op_args *args, const doubl
 /* What the op's first input becomes before it is multiplied: by the class's dot types, and in llama.cpp's CPU kernels
  * q, which meets rows of a quantised K cache, becomes blocks too. */
 static fd_dot_type dot_type(const fd_replay *replay, const fd_op_args *args) {
-    const fd_numerics_class *c = replay->o.numerics;
-    bool blocks = replay->k_type != FD_F32 && args->node->op == FD_OP_ATTN_SCORES;
-    if (blocks && (c->q8_activations || c->replays_inputs)) return FD_DOT_Q8_0;
-    return fd_dot_type_of(c, args->node, args->weight[0], 0);
+    const fd_node *node = args->node;
+    if (args->weight[0]) return fd_dot_type_of(replay->o.numerics, node, args->weight[0], 0);
+    return fd_dot_type_beside_cache(replay->o.numerics, node, fd_replay_kv_type(replay, node));
 }
 
 /* GELU as ggml's table has it; then times the other factor. */

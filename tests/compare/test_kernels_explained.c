@@ -26,6 +26,21 @@ static void mixed_in_tiles_of_4(const fd_op_args *args) {
 static void mixed_in_4_parts(const fd_op_args *args) {
     mixed_by(args, FD_TILES_ADDED, -4);
 }
+static void mixed_key_by_key(const fd_op_args *args) {
+    mixed_by(args, FD_TILES_OUTPUT_STALE, 1);
+}
+/* Halves of the step's keys, whatever a row sees of them. */
+static void mixed_in_halves(const fd_op_args *args) {
+    mixed_by(args, FD_TILES_UNSCALED, (N_PREFILL + 1) / 2);
+}
+static void key_by_key(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = mixed_key_by_key;
+}
+static void halves(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = mixed_in_halves;
+}
 static void tiles_of_4(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = mixed_in_tiles_of_4;
@@ -136,6 +151,8 @@ static void page_lost(fd_graph *g, fd_node *n) {
 static const guessed bugs[] = {
     {"attn_out", tiles_of_4, "flash_output_not_rescaled", "tiles of 4 keys"},
     {"attn_out", parts_4, "split_kv_added", "4 parts"},
+    {"attn_out", key_by_key, "flash_output_not_rescaled", "key by key"},
+    {"attn_out", halves, "split_kv_not_rescaled", "each off its own maximum"},
     {"attn_scores", other_cache_row, "cache_row_wrong", "the K row of position 2 is read from that of 1"},
     {"blk.2.attn_scores", one_head_halved, "factor", "head 2 is 0.5 times"},
     {"blk.2.attn_weights", sinks_and_window, "keys_hidden", "all but the first 1 and the last 3 positions"},

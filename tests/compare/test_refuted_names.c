@@ -44,6 +44,92 @@ Test(refuted_names, a_name_of_the_first_rows_must_not_be_refuted_by_the_steps_ot
     close_model(&b);
 }
 
+/* ---- V that is coarser, and sums that are ---- */
+
+static float to_bfloat16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static void coarse_v(const fd_op_args *args) {
+    const int64_t n = args->n_kv * fd_node_width(&args->graph->nodes[args->node->input[1]]);
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    fd_op_args own = *args;
+    cr_assert(rows);
+    for (int64_t i = 0; i < n; i++) rows[i] = to_bfloat16(((const float *)args->in[1])[i]);
+    own.in[1] = rows;
+    run_clean(&own);
+    free(rows);
+}
+static void coarse_sums(const fd_op_args *args) {
+    const fd_node *v_node = &args->graph->nodes[args->node->input[1]];
+    const int64_t n_head = args->node->shape[0], d = args->node->shape[1], group = n_head / v_node->shape[0];
+    const float *p = args->in[0], *v = args->in[1];
+    for (int64_t item = 0; item < args->n_pos * n_head; item++)
+        for (int64_t i = 0; i < d; i++) {
+            float sum = 0;
+            for (int64_t t = 0; t <= args->pos0 + item / n_head; t++)
+                sum = to_bfloat16(sum +
+                                  p[item * args->n_kv + t] * v[(t * v_node->shape[0] + item % n_head / group) * d + i]);
+            ((float *)args->out)[item * d + i] = sum;
+        }
+}
+
+Test(refuted_names, v_in_bfloat16_is_no_row_of_another_sequence_and_sums_in_it_no_noise) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int sums = 0; sums < 2; sums++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t i = 0; i < faulty->n_node; i++)
+            if (ends_with(faulty->nodes[i].name, "attn_out")) faulty->nodes[i].override = sums ? coarse_sums : coarse_v;
+        fd_verdict v =
+            judged(&b, faulty,
+                   (recording){.emulated = sums ? "llama-cpu" : "f32", .tensors = no_cache, .numerics = "unknown"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        const char *name = e->named ? e->remaining[0].name : "";
+        cr_expect_str_neq(name, "cache_rows_stale");
+        cr_expect_neq(v.status, FD_NOISE, "%d: class %s", sums, v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}
+
+/* ---- a tile of the result that is not of its rows ---- */
+
+/* Elements 32 to 47 of each row: of every eighth row they are right, of the others the last right one's three times. */
+static void tile_of_other_rows(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    float *rows = args->out;
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int64_t i = 32; i < 48 && row % 8 != 0; i++) rows[row * n + i] = 3.0f * rows[(row - row % 8) * n + i];
+}
+/* Of all rows of the prompt, and decode is right. */
+static void tile_of_the_prompt(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n && args->n_pos > 1; i++)
+        if (i % n >= 32 && i % n < 48) ((float *)args->out)[i] = (float)(i * i % 17) - 8.25f;
+}
+
+Test(refuted_names, rows_that_are_right_refute_other_rows_of_the_weight) {
+    bench b = open_bench(models[0], (recording){0});
+    for (int prompt = 0; prompt < 2; prompt++) {
+        fd_verdict v = judged(&b, spoiled(&b, "blk.1.ffn_up", prompt ? tile_of_the_prompt : tile_of_other_rows),
+                              (recording){.emulated = "f32"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(v.divergence.node, "blk.1.ffn_up");
+        cr_expect(!e->named, "%d: %s", prompt, e->named ? e->remaining[0].summary : "");
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
 /* ---- experts that take so many rows ---- */
 
 /* Of the two chosen experts a row lacks the second, the first, none or both. */

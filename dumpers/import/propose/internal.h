@@ -1,5 +1,5 @@
 /* Shared by propose.c (names), layouts.c, score.c and turned.c (values), rule.c (what a name's values say), layers.c (whether the
- * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), orders.c (Q and K in different orders), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
+ * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), before_bias.c, visit_rows.c, orders.c (Q and K in different orders), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -118,6 +118,13 @@ bool fd_propose_covers(const fd_proposer *p, const char *pattern);
 /* Of operations, the words that say how the array is read. */
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
+
+/* Shows every row of the name, as its rule reads it, beside the row of its node best[0]. */
+typedef void (*fd_propose_row_fn)(void *user, const double *x, const float *ref, int64_t n);
+fd_code fd_propose_visit_rows(const fd_proposer *p, const fd_proposed *item, fd_propose_row_fn visit_row, void *user);
+
+/* Names of products before their bias, where another name is the node, are left unmatched. */
+void fd_propose_drop_before_bias(fd_proposer *p);
 
 /* Of two names that have the values of what a cache is written, and differ, one is the cache. */
 void fd_propose_name_caches(fd_proposer *p);

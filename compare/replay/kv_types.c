@@ -1,0 +1,22 @@
+/* In which types K and V are kept: as the trace, or the question, says. */
+#include "compare/replay/internal.h"
+
+/* What a class has of its own it rounds by itself: binary16 is of the classes that keep a cache so. */
+static uint32_t beside_class(const fd_numerics_class *c, uint32_t type) {
+    return type == FD_F16 || (type == FD_BF16 && !(c->u_kv < 0x1p-8)) ? FD_F32 : type;
+}
+
+void fd_replay_read_kv_types(fd_replay *replay) {
+    fd_error none;
+    const char *said = replay->o.kv_type ? replay->o.kv_type : fd_trace_get_info(replay->o.trace)->kv_type;
+    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) != FD_OK)
+        replay->k_type = replay->v_type = FD_F32;
+    replay->k_type = beside_class(replay->o.numerics, replay->k_type);
+    replay->v_type = beside_class(replay->o.numerics, replay->v_type);
+}
+
+uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node) {
+    const fd_op reader =
+        node->op == FD_OP_KV_WRITE ? replay->o.graph->nodes[replay->last_reader[node->id]].op : node->op;
+    return reader == FD_OP_ATTN_SCORES ? replay->k_type : reader == FD_OP_ATTN_MIX ? replay->v_type : FD_F32;
+}
