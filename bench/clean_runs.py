@@ -87,7 +87,12 @@ def judge(job):
     with tempfile.TemporaryDirectory() as scratch:
         model, dump = f"{scratch}/model.gguf", f"{scratch}/dump.h5"
         make_model(firstdiff, drawn, model)
-        record(firstdiff, drawn, model, dump, scratch)
+        try:
+            record(firstdiff, drawn, model, dump, scratch)
+        except subprocess.CalledProcessError as failed:
+            if b"found NaN" not in failed.stderr: raise RuntimeError(f"run {drawn.number}: {failed.stderr.decode()}") from failed
+            return Row(drawn.number, drawn.arch, drawn.type, drawn.shape, len(drawn.tokens), drawn.decoded, drawn.numerics, drawn.profile, "overflow",
+                       "", 0.0, "", "", "the run itself ended: its logits are NaN")
         started = time.monotonic()
         done = subprocess.run([firstdiff, "check", model, dump, "--allow-missing", "*", "--json"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         seconds = time.monotonic() - started
