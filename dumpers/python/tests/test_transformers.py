@@ -259,3 +259,14 @@ def test_heads_in_front_of_the_tokens_are_put_behind_them(first, tmp_path):
             assert np.allclose(normed, scaled, atol=1e-3)
             assert read[f"{part}_rope"][:].shape == (first + 1, heads, 8)
         assert read["model.layers.0.self_attn.cache_k"][:].shape == (first + 1, 2, 8)
+
+
+def test_keys_that_a_sliding_window_forgot_keep_their_places(tmp_path):
+    config = transformers.Gemma2Config(**SMALL, sliding_window=4)
+    with traced(config, tmp_path / "c.h5", [list(range(1, 10)), [10, 11, 12], [13]]) as read:
+        weights, scores = read["model.layers.0.self_attn:out1"], read["model.layers.0.self_attn.scores"]
+        for position in (8, 11, 12):
+            seen = weights.at(position)
+            assert seen.shape[-1] == position + 1
+            assert np.all(np.isneginf(scores.at(position)[:, : position - 3]))
+            assert np.all(seen[:, : position - 3] == 0) and np.all(seen[:, position - 3 :] > 0)

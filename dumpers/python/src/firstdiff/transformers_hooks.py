@@ -76,7 +76,8 @@ class _Hooks:
     def softened(self, scores: Any) -> None:
         """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
         if self.attention and scores.ndim == 4:
-            self._put(f"{self.attention}.scores", scores)
+            lowest = torch.finfo(scores.dtype).min  # what transformers' masks add, where the model hides a key
+            self._put(f"{self.attention}.scores", scores.masked_fill(scores <= lowest / 2, -torch.inf))
 
     def cached(self, result: Any) -> None:
         """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
@@ -102,6 +103,10 @@ class _Hooks:
         self.saw_weights |= weights
         if tensor.ndim == 4 and (weights or (_heads_in_front(tensor, n_tok) if heads_first is None else heads_first)):
             tensor = tensor.transpose(1, 2)  # of [1, n_head, n_tok, …]
+            forgotten = positions[-1] + 1 - tensor.shape[-1] if weights else 0
+            if forgotten > 0:  # a sliding window's cache holds the last keys alone: those before them are masked
+                hidden = 0.0 if name.endswith("out1") else -torch.inf
+                tensor = torch.nn.functional.pad(tensor, (forgotten, 0), value=hidden)
         elif tensor.ndim == 2 and tensor.shape[0] == n_tok:  # a router's and its experts' rows have no batch axis
             tensor = tensor[None]
         if tensor.ndim < 2 or tensor.shape[0] != 1 or len(name.encode()) > MAX_NAME:
