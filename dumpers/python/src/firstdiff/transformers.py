@@ -13,6 +13,7 @@ Names are the modules' paths: `model.layers.0.mlp` is that module's output, `…
 `self_attn`, with eager attention: the weights), `…:in` its input where no module gave that tensor out (the input of
 `o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what the K/V cache
 holds for the call's tokens `…self_attn.cache_k` and `…cache_v`, what eager attention gives to its softmax `…self_attn.scores`.
+Where the model returns other logits than its head gave (a softcap, a factor), these are `logits` and the head's `lm_head:product`.
 `firstdiff compare` knows these names by the root attribute `names` = "transformers"."""
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ def record(
         attributes={
             "backend": f"torch {torch.__version__}",
             "fusion": "none" if attention == "eager" else attention,
-            "absent": "" if attention == "eager" else "blk.*.attn_weights",
         },
     )
     fed: list[int] = []

@@ -24,10 +24,13 @@ class _Hooks:
             int, tuple[weakref.ref[Any], int]
         ] = {}  # tensors recorded in this call, by id, and their version
         self.attention = ""  # path of the attention module that runs
+        self._head: Any = None  # what lm_head gave in this call
+        self.saw_weights = False  # attention's, in any call
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward call of the whole model begins."""
         self._given.clear()
+        self._head = None
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
             shape = "none" if ids is None else list(ids.shape)
@@ -42,29 +45,46 @@ class _Hooks:
             if tensor.is_floating_point() and not self._was_given(tensor):
                 self._put(f"{path}:in{i or ''}", tensor)
 
+    def end(self, output: Any) -> None:
+        """The call ended: records the head's product and, where they are others, the logits that the model returns."""
+        logits = getattr(output, "logits", None)
+        head, self._head = self._head, None
+        if head is None:
+            return
+        others = isinstance(logits, torch.Tensor) and logits is not head
+        self._put("lm_head:product" if others else "lm_head", head)
+        if others:
+            self._put("logits", logits)
+
     def after(self, path: str, output: Any) -> None:
-        """Records a module's outputs."""
+        """Records a module's outputs. What a router chose are integers."""
+        if path == "lm_head":
+            self._head = output
+            return
         values = output if isinstance(output, (tuple, list)) else [output]
         for i, tensor in enumerate(values):
-            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not self._was_given(tensor):
+            if not isinstance(tensor, torch.Tensor) or self._was_given(tensor):
+                continue
+            if tensor.is_floating_point() or (i > 0 and tensor.ndim == 2):
                 self._put(f"{path}:out{i}" if i else path, tensor)
 
     def rotated(self, result: Any) -> None:
         """Records q and k after RoPE: [1, n_head, n_tok, head_dim]."""
         for name, tensor in zip(("q_rope", "k_rope"), result, strict=False):
-            self._put(f"{self.attention}.{name}", tensor.transpose(1, 2))
+            self._put(f"{self.attention}.{name}", tensor, heads_first=True)
 
     def softened(self, scores: Any) -> None:
         """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
         if self.attention and scores.ndim == 4:
-            self._put(f"{self.attention}.scores", scores)
+            lowest = torch.finfo(scores.dtype).min  # what transformers' masks add, where the model hides a key
+            self._put(f"{self.attention}.scores", scores.masked_fill(scores <= lowest / 2, -torch.inf))
 
     def cached(self, result: Any) -> None:
         """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
         n_tok = len(self._trace.step_positions)
         for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
             if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
-                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:].transpose(1, 2))
+                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:], heads_first=True)
 
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
@@ -74,18 +94,25 @@ class _Hooks:
         known = self._given.get(id(tensor))
         return known is not None and known[0]() is tensor and known[1] == version
 
-    def _put(self, name: str, tensor: Any) -> None:
+    def _put(self, name: str, tensor: Any, heads_first: bool | None = None) -> None:
         if not tensor.is_inference():
             self._given[id(tensor)] = (weakref.ref(tensor), tensor._version)
         positions = self._trace.step_positions
         n_tok = len(positions)
         weights = name.endswith(("attn:out1", "attn.scores")) and tensor.ndim == 4
-        if weights:  # [1, n_head, n_tok, n_kv]
-            tensor = tensor.transpose(1, 2)
+        self.saw_weights |= weights
+        if tensor.ndim == 4 and (weights or (_heads_in_front(tensor, n_tok) if heads_first is None else heads_first)):
+            tensor = tensor.transpose(1, 2)  # of [1, n_head, n_tok, …]
+            forgotten = positions[-1] + 1 - tensor.shape[-1] if weights else 0
+            if forgotten > 0:  # a sliding window's cache holds the last keys alone: those before them are masked
+                hidden = 0.0 if name.endswith("out1") else -torch.inf
+                tensor = torch.nn.functional.pad(tensor, (forgotten, 0), value=hidden)
+        elif tensor.ndim == 2 and tensor.shape[0] == n_tok:  # a router's and its experts' rows have no batch axis
+            tensor = tensor[None]
         if tensor.ndim < 2 or tensor.shape[0] != 1 or len(name.encode()) > MAX_NAME:
             return  # nothing that runs over positions: a scale, a mask
         rows = tensor.shape[1]
-        if rows != n_tok and not (name.startswith("lm_head") and rows < n_tok):
+        if rows != n_tok and not (name.startswith(("lm_head", "logits")) and rows < n_tok):
             return
         pos0 = None if rows == n_tok else positions[-rows]  # logits of the last tokens alone
         self._trace.put(name, tensor[0], pos0, over_kv=weights)
@@ -93,6 +120,21 @@ class _Hooks:
     def _fail(self, message: str) -> None:
         if message not in self._trace.errors:  # a strict Writer has kept its own
             self._trace.errors.append(f"{self._trace.path}: {message}")
+
+
+def _heads_in_front(tensor: Any, n_tok: int) -> bool:
+    """Is [1, a, b, n] a view of [1, b, a, n], its tokens b? Where a and b are equal the strides tell: what is computed of a
+    transposed tensor keeps its order in memory."""
+    _, a, b, _ = tensor.shape
+    return bool(b == n_tok and (a != n_tok or tensor.stride(1) < tensor.stride(2)))
+
+
+def _unseen(model: Any, hooks: _Hooks) -> str:
+    """Nodes that no module gives out: what fused attention keeps to itself, and the insides of experts that are one module."""
+    unseen = [] if hooks.saw_weights else ["blk.*.attn_weights"]
+    if any(path.endswith(".experts") and list(module.parameters(False)) for path, module in model.named_modules()):
+        unseen += [f"blk.*.ffn_moe_{part}" for part in ("probs", "gate", "up", "act", "down")]
+    return " ".join(unseen)
 
 
 def _module_of_rope(model: Any) -> Any:
@@ -118,7 +160,12 @@ def attach(model: Any, trace: Writer) -> Iterator[None]:
         def begin(_module: Any, args: Any, kwargs: Any) -> None:
             hooks.begin(args, kwargs)
 
+        def end(_module: Any, _args: Any, output: Any) -> None:
+            _safely(hooks, lambda: hooks.end(output))
+
+        stack.callback(lambda: trace.add_absent(_unseen(model, hooks)))
         add(model.register_forward_pre_hook(begin, with_kwargs=True))
+        add(model.register_forward_hook(end))
         for path, module in model.named_modules():
             if path:
                 add(module.register_forward_pre_hook(_before(hooks, path), with_kwargs=True))

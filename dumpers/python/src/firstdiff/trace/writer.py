@@ -33,6 +33,7 @@ from firstdiff.trace.schema import (
 )
 from firstdiff.trace.weights import hash_rows
 
+
 class TraceWarning(UserWarning):
     """A trace is incomplete because something could not be recorded."""
 
@@ -121,6 +122,13 @@ class Writer:
         """States where the engine rounds, once that is known (`numerics` of the constructor)."""
         if not self.closed:
             self._file.attrs["numerics"] = numerics
+
+    def add_absent(self, nodes: str) -> None:
+        """States that the engine cannot record these nodes (globs of the GGUF's names, separated by spaces), besides those stated
+        before: `firstdiff compare` lists them and does not ask for them."""
+        if not self.closed:
+            known = str(self._file.attrs.get("absent", "")).split()
+            self._file.attrs["absent"] = " ".join(known + [node for node in nodes.split() if node not in known])
 
     @property
     def closed(self) -> bool:
