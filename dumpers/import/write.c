@@ -144,7 +144,7 @@ static int64_t first_key(const fd_import_plan *plan, const char *name, int32_t p
     return scores ? fd_node_first_seen(&plan->graph->nodes[id], pos) : 0;
 }
 
-/* Was the mask applied to what was recorded? Then some key that it hides says so, and one that it does not hide is the engine's. */
+/* Was the mask (-Inf or a type's lowest value) applied to what was recorded? Then a key that it hides says so; others are the engine's. */
 static bool is_masked(const double *data, int64_t n_line, int64_t width, int64_t end) {
     for (int64_t h = 0; h < n_line; h++)
         for (int64_t k = 0; k < end; k++)
@@ -169,11 +169,13 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
     if (before + width < pos + 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node,
                        (long long)width, pos, pos + 1);
-    int64_t first = first_key(rows->plan, rows->match->node, pos);
+    int64_t window = first_key(rows->plan, rows->match->node, pos), first = window;
     if (first <= before || is_masked(data, t->shape[0], width, first - before)) first = before;
     for (int64_t h = 0; h < t->shape[0]; h++)
-        for (int64_t k = 0; k < n_kv; k++)
-            store(t->dtype, k >= first && k <= pos ? data[h * width + k - before] : hidden, out, h * n_kv + k);
+        for (int64_t k = 0; k < n_kv; k++) {
+            bool own = k >= first && k <= pos && (k >= window || !(data[h * width + k - before] < -1e30));
+            store(t->dtype, own ? data[h * width + k - before] : hidden, out, h * n_kv + k);
+        }
     return FD_OK;
 }
 

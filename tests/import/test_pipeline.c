@@ -1,6 +1,7 @@
 /* Files to trace without the program: positions, names that repeat, rows that are missing, and plans that are
  * refused. */
 #include <criterion/criterion.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,6 +198,21 @@ Test(pipeline, keys_that_a_window_dropped_are_hidden, .init = set_up, .fini = te
     r = import(NULL, map, 4, NULL, 0);
     cr_assert_eq(r.code, FD_ERR_INPUT);
     cr_assert(strstr(r.err.message, "n_kv at least 4"), "%s", r.err.message);
+    model = NULL;
+}
+
+/* transformers' masks add a type's lowest value where ours is -Inf: both make the weight 0. A key that the window shows keeps it. */
+Test(pipeline, the_lowest_value_where_a_window_hides_is_minus_infinity, .init = set_up, .fini = tear_down) {
+    static fd_node node = {.name = "blk.0.attn_scores", .op = FD_OP_ATTN_SCORES, .shape = {1}, .window = 2};
+    static const fd_graph graph = {.nodes = &node, .n_node = 1};
+    save("s", "(1, 3, 3)", 9, -FLT_MAX);
+    model = &graph;
+    result r = import(NULL, "s -> blk.0.attn_scores axis=-2\n", 3, NULL, 0);
+    cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+    cr_expect_eq(at(r.trace, "blk.0.attn_scores", 2, 0), -INFINITY);
+    cr_expect_eq(at(r.trace, "blk.0.attn_scores", 2, 1), -FLT_MAX);
+    cr_expect_eq(at(r.trace, "blk.0.attn_scores", 1, 0), -FLT_MAX);
+    fd_trace_close(r.trace);
     model = NULL;
 }
 
