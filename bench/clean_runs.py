@@ -84,6 +84,7 @@ def record(firstdiff, drawn, model, dump, scratch):
 
 def judge(job):
     firstdiff, drawn, keep = job
+    asked = drawn.number, drawn.arch, drawn.type, drawn.shape, len(drawn.tokens), drawn.decoded, drawn.numerics, drawn.profile
     with tempfile.TemporaryDirectory() as scratch:
         model, dump = f"{scratch}/model.gguf", f"{scratch}/dump.h5"
         make_model(firstdiff, drawn, model)
@@ -91,8 +92,7 @@ def judge(job):
             record(firstdiff, drawn, model, dump, scratch)
         except subprocess.CalledProcessError as failed:
             if b"found NaN" not in failed.stderr: raise RuntimeError(f"run {drawn.number}: {failed.stderr.decode()}") from failed
-            return Row(drawn.number, drawn.arch, drawn.type, drawn.shape, len(drawn.tokens), drawn.decoded, drawn.numerics, drawn.profile, "overflow",
-                       "", 0.0, "", "", "the run itself ended: its logits are NaN")
+            return Row(*asked, "overflow", "", 0.0, "", "", "the run itself ended: its logits are NaN")
         started = time.monotonic()
         done = subprocess.run([firstdiff, "check", model, dump, "--allow-missing", "*", "--json"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         seconds = time.monotonic() - started
@@ -105,7 +105,7 @@ def judge(job):
     if replay.get("overflow") and found["status"] == "diverged":
         found["status"] = "overflow"  # an engine of 16 bits on random weights: it did leave its range, and firstdiff says so
     reasons = [*(found.get("reasons") or []), (found.get("explanation") or {}).get("summary") or ""]
-    return Row(drawn.number, drawn.arch, drawn.type, drawn.shape, len(drawn.tokens), drawn.decoded, drawn.numerics, drawn.profile, found["status"],
+    return Row(*asked, found["status"],
                replay.get("class") or "", round(seconds, 2), at.get("node") or "", at.get("z") or "", "; ".join(filter(None, reasons))[:300].replace("\n", " "))
 
 

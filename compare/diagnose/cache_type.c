@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/bounds/numerics_class.h"
+#include "compare/replay/try_classes.h"
 
 /* Of what is left without the type. Rounding K or V where the engine does not takes nothing away, of a bug neither. */
 #define MOST_LEFT 0.5
@@ -63,43 +64,40 @@ static void add_left(void *user, const fd_attribution_row *row) {
     }
 }
 
-static fd_code what_is_left(search *s, int k, double *left, fd_error *err) {
+/* Judged by class k; with `squares` of the first finding's node alone, whose rows are added up there. */
+static fd_code judge(search *s, int k, double *squares, bool *found, fd_error *err) {
     fd_attribution with;
-    *left = 0;
     s->how.numerics = s->class_[k];
-    s->how.wanted = s->only;
-    s->how.rows_alone = true;
-    s->how.on_row = add_left;
-    s->how.user = left;
+    s->how.wanted = squares ? s->only : NULL;
+    s->how.rows_alone = squares != NULL;
+    s->how.on_row = squares ? add_left : NULL;
+    s->how.user = squares;
     const fd_code code = fd_attribute_errors(&s->how, &with, err);
+    *found = code != FD_OK || with.found;
     fd_attribution_free(&with);
-    *left = sqrt(*left);
+    return code;
+}
+
+static fd_code what_is_left(search *s, int k, double *left, fd_error *err) {
+    double squares = 0;
+    bool found;
+    const fd_code code = judge(s, k, &squares, &found, err);
+    *left = sqrt(squares);
     return code;
 }
 
 static fd_code explains_all(search *s, int k, bool *yes, fd_error *err) {
-    fd_attribution with;
-    s->how.numerics = s->class_[k];
-    s->how.wanted = NULL;
-    s->how.rows_alone = false;
-    s->how.on_row = NULL;
-    const fd_code code = fd_attribute_errors(&s->how, &with, err);
-    *yes = code == FD_OK && !with.found;
-    fd_attribution_free(&with);
+    bool found;
+    const fd_code code = judge(s, k, NULL, &found, err);
+    *yes = !found;
     return code;
 }
 
 /* The class, and what ggml's kernels do: without the type they may not have been told apart. */
 static void list_classes(search *s) {
     const char *const ggml[] = {"ggml-cpu", "ggml-cpu-fa"};
-    bool shows_scores = false;
-    for (int32_t i = 0; i < s->how.graph->n_node; i++) {
-        const fd_node *node = &s->how.graph->nodes[i];
-        const bool inside = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_SOFTMAX;
-        shows_scores |= inside && fd_trace_has_data(s->how.cand, node->name);
-    }
     s->class_[s->n_class++] = s->of->numerics;
-    for (int i = 0; i < (shows_scores ? 1 : 2); i++) {
+    for (int i = 0; i < (fd_shows_attention(&s->how) ? 1 : 2); i++) {
         const fd_numerics_class *c = fd_numerics_class_find(ggml[i]);
         if (c != s->of->numerics) s->class_[s->n_class++] = c;
     }

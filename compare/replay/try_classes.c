@@ -39,8 +39,7 @@ static bool has_any(const fd_attribution_options *options, fd_op op) {
     return false;
 }
 
-/* Scores or weights in the trace have left the kernel: attention is not fused. */
-static bool shows_attention(const fd_attribution_options *options) {
+bool fd_shows_attention(const fd_attribution_options *options) {
     return has_any(options, FD_OP_ATTN_SCORES) || has_any(options, FD_OP_ATTN_SOFTMAX);
 }
 
@@ -57,7 +56,7 @@ typedef struct search {
 
 /* Those that exist whatever the values are: the trace's form may exclude some. */
 static void list_classes(search *s) {
-    const bool shown = shows_attention(s->o);
+    const bool shown = fd_shows_attention(s->o);
     const bool no_sums = shown || !has_any(s->o, FD_OP_ATTN_MIX); /* else all that is near them has room for a bug */
     for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);

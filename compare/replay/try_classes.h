@@ -25,4 +25,7 @@ typedef struct fd_class_cases {
 fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
                        fd_error *err);
 
+/* Scores or weights in the candidate's trace have left the kernel: attention is not fused. */
+bool fd_shows_attention(const fd_attribution_options *options);
+
 #endif

@@ -28,11 +28,7 @@ static void three_rows(fd_graph *g, fd_node *n) {
 
 /* To bfloat16, to the nearest. */
 static float coarse(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return fd_bf16_to_f32(fd_f32_to_bf16(x));
 }
 static void coarse_before_weight(const fd_op_args *args) {
     const int64_t n = fd_node_width(args->node);

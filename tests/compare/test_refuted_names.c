@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
 #include "tests/compare/said.h"
 
@@ -47,11 +48,7 @@ Test(refuted_names, a_name_of_the_first_rows_must_not_be_refuted_by_the_steps_ot
 /* ---- V that is coarser, and sums that are ---- */
 
 static float to_bfloat16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return fd_bf16_to_f32(fd_f32_to_bf16(x));
 }
 static void coarse_v(const fd_op_args *args) {
     const int64_t n = args->n_kv * fd_node_width(&args->graph->nodes[args->node->input[1]]);
