@@ -1,8 +1,8 @@
 /* matvec_gpu [TYPE [many|q8act|beside|few [ROWSxCOLUMNS]]]: the matrix kernels alone, on shapes of real models: GB/s of
  * weights for one token row with each mapping to the device (fd_matvec_form), and with `many` for eight rows, and
  * TFLOP/s for 512, beside a device-to-device copy of the same run. `q8act`: those of q8act (fd_q8_form) for one row
- * instead. `beside`: the chosen ones of exact and of q8act, both without a norm and with one. `few`: q8act's products of
- * 8, 16, 32 and 64 rows.
+ * instead. `beside`: the chosen ones of exact and of q8act, both without a norm and with one. `few`: the products of
+ * 8, 16, 32 and 64 rows that fast has for F16 and q8act for other types, beside exact's of 8.
  *
  * Launches go round over copies of the matrix that together exceed L2, twenty of them in one CUDA graph as in a decode
  * step. */
@@ -15,8 +15,9 @@
 #include "bench/measure.h"
 #include "bench/run.h"
 #include "engine/pack_weight.h"
-#include "kernels/matmul/matmul.h"
 #include "kernels/int8/q8.h"
+#include "kernels/matmul/few_f16.h"
+#include "kernels/matmul/matmul.h"
 
 enum { ROUNDS = 5, LAUNCHES = 20, MANY = 512, TOTAL = 256 << 20 };
 
@@ -52,22 +53,22 @@ typedef struct job {
     const float *x;
     float *out;
     const fd_q8_rows *blocks; /* of several rows; NULL: floats */
+    void *halves;             /* memory for those of several rows; NULL: not by halves */
     int32_t rows;             /* of weights, of a thread block; 0: the chosen number */
 } job;
 
 static fd_code try_launch(const job *j, int i, fd_error *err) {
     fd_launch_context queue = j->b->queue;
-    queue.overlap = i > 0 && (j->n_tok == 1 || j->blocks);
+    queue.overlap = i > 0 && (j->n_tok == 1 || j->blocks || j->halves);
     fd_device_matrix matrix = j->matrix;
     matrix.data = (const char *)j->matrix.data + j->copy_bytes * (i % j->n_copy);
     if (j->blocks) {
         fd_q8_matmul product = {fd_matmul_of(&matrix, NULL, NULL, j->n_tok, j->out), *j->blocks, 0};
         return fd_launch_q8_matmul_few(&queue, &product, j->rows, err);
     }
-    if (j->n_tok > FD_MATVEC_TOKENS) {
-        fd_matmul tiled = fd_matmul_of(&matrix, NULL, j->x, j->n_tok, j->out);
-        return fd_launch_matmul_tile(&queue, &tiled, err);
-    }
+    fd_matmul tiled = fd_matmul_of(&matrix, NULL, j->x, j->n_tok, j->out);
+    if (j->halves) return fd_launch_few_f16(&queue, &tiled, j->halves, j->rows, err);
+    if (j->n_tok > FD_MATVEC_TOKENS) return fd_launch_matmul_tile(&queue, &tiled, err);
     fd_matvec in = {.x = j->x, .n_tok = j->n_tok, .n_part = 1, .part[0] = {.weight = matrix, .out = j->out}};
     if (j->norm) in.norm_weight = j->x, in.norm_eps = 1e-5f;
     return j->q8act ? fd_launch_q8_matvec(&queue, &in, j->q8_form, err) : fd_launch_matvec(&queue, &in, j->form, err);
@@ -131,16 +132,25 @@ static double copy_rate(const bench *b, void *from, void *to) {
 
 typedef enum measurement { FORMS, MANY_ROWS, Q8ACT, BESIDE, FEW } measurement;
 
-/* GB/s of 8, 16, 32 and 64 rows, which are blocks already, with each number of rows of weights that a thread block can
- * have. */
+/* GB/s of 8, 16, 32 and 64 rows with each number of rows of weights that a thread block can have. Blocks of int8 are
+ * made before, halves of binary16 in each launch. */
 static void measure_few(job *j, double gigabytes) {
-    for (j->n_tok = 8; j->n_tok <= FD_Q8_FEW; j->n_tok *= 2) {
+    const bool halves = j->matrix.dtype == FD_F16;
+    const int64_t n_col = j->matrix.n_col;
+    j->n_tok = 8;
+    printf(" exact %.1f us", 1e6 * seconds(j, LAUNCHES));
+    for (; j->n_tok <= (halves ? FD_FEW_F16 : FD_Q8_FEW); j->n_tok *= 2) {
         void *memory;
         fd_error err = {0};
-        cuda(cudaMalloc(&memory, fd_q8_rows_bytes(j->matrix.n_col, j->n_tok)));
-        fd_q8_rows blocks = fd_q8_rows_at(memory, j->matrix.n_col, j->n_tok);
-        must(fd_launch_q8_quantize(&j->b->queue, j->x, j->n_tok, j->matrix.n_col, &blocks, &err), &err);
-        j->blocks = &blocks;
+        cuda(cudaMalloc(&memory, halves ? fd_few_f16_bytes(n_col, j->n_tok) : fd_q8_rows_bytes(n_col, j->n_tok)));
+        fd_q8_rows blocks;
+        if (halves) {
+            j->halves = memory;
+        } else {
+            blocks = fd_q8_rows_at(memory, n_col, j->n_tok);
+            must(fd_launch_q8_quantize(&j->b->queue, j->x, j->n_tok, n_col, &blocks, &err), &err);
+            j->blocks = &blocks;
+        }
         printf(" | %d:", j->n_tok);
         for (size_t i = 0; i < sizeof few_rows / sizeof *few_rows; i++) {
             j->rows = few_rows[i];
@@ -148,7 +158,7 @@ static void measure_few(job *j, double gigabytes) {
         }
         j->rows = 0;
         printf(" chosen %.1f us, %.0f", 1e6 * seconds(j, LAUNCHES), gigabytes / seconds(j, LAUNCHES));
-        j->blocks = NULL;
+        j->blocks = NULL, j->halves = NULL;
         cuda(cudaFree(memory));
     }
     printf("\n");
@@ -246,7 +256,8 @@ int main(int argc, char **argv) {
         if (strcmp(argv[2], names[i]) == 0) what = (measurement)i;
     bool quantised_only = what == Q8ACT || what == BESIDE || what == FEW;
     if (what == FEW) {
-        printf("8, 16, 32, 64 rows of int8: us by rows of weights a thread block; the chosen form, us, GB/s\n");
+        printf("exact of 8 rows; 8, 16, 32, 64 rows of halves or int8: us by rows of weights a thread block; the "
+               "chosen form, us, GB/s\n");
     } else if (what == BESIDE) {
         printf("one row, GB/s: exact, q8act, their ratio; the same behind a norm\n");
     } else {
@@ -266,7 +277,7 @@ int main(int argc, char **argv) {
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             bool whole = shapes[s][1] % fd_dtype_get(types[t])->block_elements == 0;
-            if (quantised_only && !fd_q8_can(types[t])) continue;
+            if (quantised_only && !fd_q8_can(types[t]) && !(what == FEW && types[t] == FD_F16)) continue;
             char shape[48];
             snprintf(shape, sizeof shape, "%lldx%lld", (long long)shapes[s][0], (long long)shapes[s][1]);
             if (argc > 3 && strcmp(argv[3], shape) != 0) continue;

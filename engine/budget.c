@@ -46,14 +46,21 @@ bool fd_few_f16_takes(const fd_graph *graph, int32_t id) {
 }
 
 size_t fd_few_f16_scratch_bytes(const fd_graph *graph, int32_t n_seq) {
+    enum {
+        LEAST = 5,
+        LONG = 2048
+    }; /* fewer sequences, and up to eight with short rows, are faster by exact's kernels */
     size_t most = 0;
-    if (n_seq <= fd_step_rows(n_seq) || n_seq > FD_FEW_F16) return 0;
+    int64_t shortest = INT64_MAX;
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (!fd_few_f16_takes(graph, i)) continue;
-        size_t bytes = fd_few_f16_bytes(graph->weights[graph->nodes[i].weight[0]].n_col, n_seq);
+        const int64_t n_col = graph->weights[graph->nodes[i].weight[0]].n_col;
+        const size_t bytes = fd_few_f16_bytes(n_col, n_seq);
         if (bytes > most) most = bytes;
+        if (n_col < shortest) shortest = n_col;
     }
-    return most;
+    const bool faster = n_seq >= LEAST && (n_seq > fd_step_rows(n_seq) || shortest >= LONG);
+    return faster && n_seq <= FD_FEW_F16 ? most : 0;
 }
 
 /* What memory depends on: of a graph, or of one GPU's split of it. */
@@ -124,7 +131,7 @@ static fd_engine_memory measure(const plans *p, const fd_engine_size *size) {
     if (fast) {
         fd_launch_context ctx = {.n_sm = size->n_sm};
         m.scratch += FD_CUBLAS_WORKSPACE + fd_align(fd_fast_weight_bytes(&p->prompt)) +
-                     fd_fast_scratch_bytes(graph, &ctx, n_ctx) * (uint64_t)n_seq;
+                     fd_fast_scratch_bytes(graph, &ctx, n_ctx, n_seq);
     } else if (n_seq == 1 && !p->is_split) {
         m.observed = fd_async_bytes(graph, n_ctx);
     }

@@ -10,7 +10,8 @@
 size_t fd_q8_scratch_bytes(const fd_graph *graph, int32_t n_tok);
 
 /* Fast numerics of n_seq sequences: the halves of a token of each, the widest there are. 0 where exact's products take
- * them: up to a step's rows their kernels read weights once as well, and are fused. */
+ * them: up to a step's rows their kernels read weights once as well, and are fused, which is faster for up to four
+ * sequences, and for all where rows are short (docs/performance-diary.md). */
 size_t fd_few_f16_scratch_bytes(const fd_graph *graph, int32_t n_seq);
 /* Whether the halves take MATMUL `node`, one that no choice of experts depends on. */
 bool fd_few_f16_takes(const fd_graph *graph, int32_t node);

@@ -18,7 +18,7 @@ size_t fd_fast_weight_bytes(const fd_plan *rows) {
     return most;
 }
 
-size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx, int32_t n_ctx) {
+size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx, int32_t n_ctx, int32_t n_seq) {
     size_t most = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
@@ -27,18 +27,19 @@ size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx
                              .n_head_kv = graph->nodes[node->input[1]].shape[0],
                              .n_head_kv_whole = fd_split_whole(graph, node->input[1])->shape[0],
                              .head_dim = node->shape[1],
-                             .n_ctx = n_ctx};
+                             .n_ctx = n_ctx,
+                             .n_seq = n_seq};
         size_t bytes = fd_attn_decode_f16_scratch(ctx, &shape);
         if (bytes > most) most = bytes;
     }
-    return fd_align(most);
+    return fd_align(most) * (size_t)n_seq;
 }
 
 fd_code fd_fast_setup(fd_engine *e, fd_error *err) {
     fd_fast *fast = e->fast;
     FD_TRY(fd_cublas_open(e->device.ctx.stream, &fast->cublas, err));
     FD_TRY(fd_device_reserve(&fast->weights, fd_fast_weight_bytes(&e->prompt.rows), "a matrix in binary16", err));
-    size_t scratch = fd_fast_scratch_bytes(e->exec.graph, &e->device.ctx, e->exec.n_ctx) * (size_t)e->exec.n_seq;
+    size_t scratch = fd_fast_scratch_bytes(e->exec.graph, &e->device.ctx, e->exec.n_ctx, e->exec.n_seq);
     FD_TRY(fd_device_alloc(&fast->scratch, scratch, "attention", err));
     return fd_cuda_check(cudaMemset(fast->scratch.data, 0, scratch), "attention", err); /* counters of arrivals */
 }

@@ -114,8 +114,8 @@ fd_code fd_fast_setup(fd_engine *engine, fd_error *err);
 void fd_fast_release(fd_engine *engine);
 /* The largest matrix in binary16 that a product of the prompt's plan has to make of another type. */
 size_t fd_fast_weight_bytes(const fd_plan *rows);
-/* Of attention over one row, for one sequence. */
-size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx, int32_t n_ctx);
+/* Of attention over one row of each of n_seq sequences. */
+size_t fd_fast_scratch_bytes(const fd_graph *graph, const fd_launch_context *ctx, int32_t n_ctx, int32_t n_seq);
 
 /* ---- int8.c: which products multiply int8 blocks of activations; int8 [n_node], false before ---- */
 void fd_int8_choose_all(const fd_graph *graph, bool *int8);

@@ -88,6 +88,7 @@ static fd_attn_f16 attention_of(const fd_pass *pass, const fd_item *item) {
                          .head_dim = mix->shape[1],
                          .n_tok = pass->n_tok,
                          .n_ctx = pass->engine->exec.n_ctx,
+                         .n_seq = pass->engine->exec.n_seq,
                          .pos0 = pass->inputs + FD_INPUT_FIRST,
                          .window = scores->chunked ? 0 : scores->window,
                          .scale = scores->scale,

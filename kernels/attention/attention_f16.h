@@ -38,6 +38,7 @@ typedef struct fd_attn_f16 {
     const float *k, *v;
     float *scratch; /* device, fd_attn_decode_f16_scratch bytes a row, zero before the first launch; one at a time */
     const int32_t *sequences; /* device, [n_tok]: each row's sequence, all different; NULL: one row, of sequence 0 */
+    int32_t n_seq;            /* sequences that the caches are of, which says how positions are split; 0: one */
     int64_t cache_stride;     /* elements from one sequence's cache to the next one's */
     int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
 } fd_attn_f16;

@@ -14,12 +14,21 @@
 #include "kernels/elementwise/rope.cuh"
 #include "kernels/tree.cuh"
 
+/* One row's blocks fill the device. Those of several sequences would come in many waves of which most find no positions
+ * that are theirs: together they are SEVERAL waves at most, and a block has SEVERAL tiles. What a sequence gets does not
+ * depend on how many others there are now. */
 static share share_of(const fd_launch_context *ctx, const fd_attn_f16 *in) {
+    enum { SEVERAL = 4 };
     const int sharing = in->n_head / in->n_head_kv;
     const int n_group = (sharing + HEADS - 1) / HEADS;
-    const int tiles = (in->n_ctx + TILE - 1) / TILE;
     const int blocks = in->head_dim > 128 ? 1 : 2; /* of a multiprocessor, by their stages */
-    int most = ctx->n_sm * blocks / (in->n_head_kv_whole * n_group);
+    const int units = in->n_head_kv_whole * n_group;
+    int tiles = (in->n_ctx + TILE - 1) / TILE, most = ctx->n_sm * blocks / units;
+    if (in->n_seq > 1) {
+        const int of_one = SEVERAL * ctx->n_sm * blocks / (units * in->n_seq);
+        tiles = (tiles + SEVERAL - 1) / SEVERAL;
+        most = most < of_one ? most : of_one;
+    }
     most = most < 1 ? 1 : most < MAX_SPLIT ? most : MAX_SPLIT;
     return {sharing, n_group, tiles < most ? tiles : most, ((int64_t)in->head_dim + 3) / 4 * 4};
 }

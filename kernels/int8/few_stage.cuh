@@ -116,8 +116,9 @@ template <uint32_t DTYPE> struct few_copier {
         few_fill(
             a.n_stage, a.n_ring, barriers.copied, barriers.free, [&](int s, int at) { copy_weights(s, at); },
             [&](int s, int at, uint32_t barrier) {
-                few_copy_panel(stages + (uint32_t)(at * a.stage_bytes + Stage::at_x(a.rows)), a.x, s,
-                               q8_panel_bytes(a.tokens), barrier, thread, THREADS);
+                const int bytes = q8_panel_bytes(a.tokens);
+                few_copy_panel(stages + (uint32_t)(at * a.stage_bytes + Stage::at_x(a.rows)),
+                               (const uint8_t *)a.x + (int64_t)s * bytes, bytes, barrier, thread, THREADS);
             });
     }
 };

@@ -181,8 +181,11 @@ template <uint32_t DTYPE> int ring_of(const fd_launch_context *ctx, const few_fo
 
 template <uint32_t DTYPE>
 fd_code launch(const fd_launch_context *ctx, const fd_q8_matmul *in, int rows, fd_error *err) {
-    const few_form form =
-        few_form_of(ctx, in->product, in->x.panel, rows, [&](const few_form &one) { return ring_of<DTYPE>(ctx, one); });
+    const int64_t row_bytes = in->product.part[0].weight.row_bytes;
+    const int64_t n_panel = (in->product.part[0].weight.n_col + 32 * Q8_PANEL_BLOCKS - 1) / (32 * Q8_PANEL_BLOCKS);
+    const few_form form = few_form_of(
+        ctx, in->product, in->x.panel, rows, [&](const few_form &one) { return ring_of<DTYPE>(ctx, one); },
+        [&](const few_form &one) { return one.rows * row_bytes + n_panel * q8_panel_bytes(one.tokens); });
     q8_few_args args = {};
     int64_t blocks = 0;
     if (form.rows < 16 || form.rows % 16 != 0 || form.warps > FEW_WARPS || ring_of<DTYPE>(ctx, form) < 3)

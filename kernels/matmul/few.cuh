@@ -44,9 +44,8 @@ __device__ __forceinline__ void few_fill(int n_stage, int n_ring, uint32_t copie
 
 /* A stage's panel of activations, by the copy engine where there is one: the copying thread's arrival at `barrier` after
  * it waits for its bytes. `thread` of `threads` that copy. */
-__device__ __forceinline__ void few_copy_panel(uint32_t to, const void *panels, int s, int bytes, uint32_t barrier,
+__device__ __forceinline__ void few_copy_panel(uint32_t to, const uint8_t *from, int bytes, uint32_t barrier,
                                                int thread, int threads) {
-    const uint8_t *from = (const uint8_t *)panels + (int64_t)s * bytes;
 #if __CUDA_ARCH__ >= 900
     if (thread != 0) return;
     fd_mbarrier_expect_tx(barrier, (uint32_t)bytes);
@@ -112,18 +111,19 @@ static inline few_form few_form_with(int rows, int tokens) {
     return form;
 }
 
-/* The form with `rows` rows; with 0 the one in which the multiprocessor with most rows has the fewest, and of those the
- * one whose blocks have most: the more rows a block has, the less often activations are read. `ring_of(form)`: how many
- * stages fit, of which three are wanted. */
-template <class Ring>
-static few_form few_form_of(const fd_launch_context *ctx, const fd_matmul &in, int tokens, int rows, Ring ring_of) {
+/* The form with `rows` rows; with 0 the one in which the multiprocessor with most blocks reads the fewest bytes, and of
+ * those the one whose blocks have most rows. `ring_of(form)`: how many stages fit, of which three are wanted;
+ * `bytes_of(form)`: what a block reads. */
+template <class Ring, class Bytes>
+static few_form few_form_of(const fd_launch_context *ctx, const fd_matmul &in, int tokens, int rows, Ring ring_of,
+                            Bytes bytes_of) {
     few_form best = few_form_with(rows, tokens);
     int64_t least = INT64_MAX;
     for (int some = 16 * FEW_WARPS; some > 0 && rows == 0; some -= 16) {
         const few_form form = few_form_with(some, tokens);
         int64_t blocks = 0;
         for (int i = 0; i < in.n_part; i++) blocks += (in.part[i].weight.n_row + some - 1) / some;
-        const int64_t busiest = (blocks + ctx->n_sm - 1) / ctx->n_sm * some;
+        const int64_t busiest = (blocks + ctx->n_sm - 1) / ctx->n_sm * bytes_of(form);
         if (form.warps > FEW_WARPS || ring_of(form) < 3 || busiest >= least) continue;
         least = busiest;
         best = form;

@@ -1,8 +1,8 @@
 /* The matrix product of few tokens with weights in binary16 (kernels/matmul/few_f16.h).
  *
  * A thread block computes `rows` rows of weights for all tokens, so that weights are read once, through a ring of stages
- * of 64 columns in shared memory; the tokens' halves of these columns are in the same stage. Half of the warps that
- * multiply have the first 32 columns of each stage, half the others; they meet at the end. */
+ * of one or more panels of 64 columns in shared memory; the tokens' halves of these columns are in the same stage. Half
+ * of the warps that multiply have the first 32 columns of each panel, half the others; they meet at the end. */
 #include "kernels/attention/mma_f16.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/matmul/few.cuh"
@@ -13,7 +13,7 @@ namespace {
 enum {
     COLUMNS = 64,                   /* of a stage */
     WEIGHTS = COLUMNS * 2,          /* bytes of a row */
-    ROW_BYTES = WEIGHTS + 16,       /* eight rows then lie in different banks */
+    PADDING = 16,                   /* of a row in a stage: eight rows then lie in different banks */
     TOKEN_BYTES = 2 * WEIGHTS + 16, /* first halves, second halves; likewise */
     TILE_BYTES = 8 * TOKEN_BYTES,   /* of eight tokens */
     COPIERS = 4,                    /* warps */
@@ -31,7 +31,8 @@ struct halves {
 struct few_f16_args {
     tile_product product; /* its x is not read */
     halves x;
-    int rows, n_stage, n_ring, stage_bytes;
+    int rows, n_panel;               /* of a block, of a row */
+    int panels, n_ring, stage_bytes; /* panels of a stage */
 };
 
 /* ---- halves ---- */
@@ -86,43 +87,48 @@ struct barriers {
     }
 };
 
-/* The copying warps: eight lanes share a row of weights. Of a block's rows those that there are: what is made of the
- * others is not stored. */
+/* The copying warps: eight lanes share a row of a panel of weights, neighbours have its next panel. Of a block's rows
+ * those that there are: what is made of the others is not stored. */
 __device__ __forceinline__ void copy_weights(const few_f16_args &a, const uint8_t *rows, int n_row, uint32_t stage,
-                                             int s, int thread) {
-    const int own = thread % 8 * 16, first = thread / 8;
-    const uint8_t *from = rows + first * a.product.row_bytes + s * WEIGHTS + own;
-    const int64_t step = a.product.row_bytes * (COPIERS * 4);
-    uint32_t to = stage + (uint32_t)(first * ROW_BYTES + own);
+                                             int panel, int n_panel, int thread) {
+    const int of_row = 8 * a.panels, own = thread % of_row * 16, first = thread / of_row;
+    const int row_bytes = a.panels * WEIGHTS + PADDING, rows_at_once = COPIERS * 32 / of_row;
+    const uint8_t *from = rows + first * a.product.row_bytes + (int64_t)panel * WEIGHTS + own;
+    const int64_t step = a.product.row_bytes * rows_at_once;
+    uint32_t to = stage + (uint32_t)(first * row_bytes + own);
+    if (own >= n_panel * WEIGHTS) return;
 #pragma unroll 4
-    for (int r = first; r < n_row; r += COPIERS * 4) {
+    for (int r = first; r < n_row; r += rows_at_once) {
         fd_cp_async16(to, from);
         from += step;
-        to += COPIERS * 4 * ROW_BYTES;
+        to += (uint32_t)(rows_at_once * row_bytes);
     }
 }
 
 __device__ __forceinline__ void copy_all(const few_f16_args &a, const uint8_t *rows, int n_row, uint32_t stages,
                                          const barriers &of, int thread) {
-    const auto stage = [&](int at) { return stages + (uint32_t)(at * a.stage_bytes); };
-    few_fill(
-        a.n_stage, a.n_ring, of.copied, of.free,
-        [&](int s, int at) { copy_weights(a, rows, n_row, stage(at), s, thread); },
-        [&](int s, int at, uint32_t barrier) {
-            few_copy_panel(stage(at) + (uint32_t)(a.rows * ROW_BYTES), a.x.panels, s, a.x.tokens / 8 * TILE_BYTES,
-                           barrier, thread, COPIERS * 32);
-        });
+    const int at_x = a.rows * (a.panels * WEIGHTS + PADDING), panel_bytes = a.x.tokens / 8 * TILE_BYTES;
+    const auto left = [&](int s) { return min(a.panels, a.n_panel - s * a.panels); };
+    few_fill((a.n_panel + a.panels - 1) / a.panels, a.n_ring, of.copied, of.free,
+             [&](int s, int at) {
+                 copy_weights(a, rows, n_row, stages + (uint32_t)(at * a.stage_bytes), s * a.panels, left(s), thread);
+             },
+             [&](int s, int at, uint32_t barrier) {
+                 few_copy_panel(stages + (uint32_t)(at * a.stage_bytes + at_x),
+                                a.x.panels + (int64_t)s * a.panels * panel_bytes, left(s) * panel_bytes, barrier,
+                                thread, COPIERS * 32);
+             });
 }
 
-/* A warp's half of a stage: two steps of 16 columns. `rows`, `x`: shared addresses of what the lane names to
+/* A warp's half of a panel: two steps of 16 columns. `rows`, `x`: shared addresses of what the lane names to
  * ldmatrix. */
 template <int MT, int NW>
-__device__ __forceinline__ void add_stage(uint32_t rows, uint32_t x, float (&acc)[NW][MT][4]) {
+__device__ __forceinline__ void add_panel(uint32_t rows, int row_bytes, uint32_t x, float (&acc)[NW][MT][4]) {
 #pragma unroll
     for (int step = 0; step < 2; step++) {
         uint32_t w[MT][4];
 #pragma unroll
-        for (int m = 0; m < MT; m++) fd_ldmatrix(w[m], rows + (uint32_t)(16 * m * ROW_BYTES + step * 32));
+        for (int m = 0; m < MT; m++) fd_ldmatrix(w[m], rows + (uint32_t)(16 * m * row_bytes + step * 32));
 #pragma unroll
         for (int n = 0; n < NW; n++) {
             uint32_t b[4]; /* first halves, second halves */
@@ -158,18 +164,21 @@ template <int MT, int NW>
 __device__ __forceinline__ void multiply(const few_f16_args &a, const tile_part &part, int64_t row0, uint8_t *stages,
                                          const barriers &of) {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, of_half = (int)blockDim.x / 64 - COPIERS / 2;
-    const int row_warps = a.rows / (16 * MT), warp_row = warp % row_warps * 16 * MT, columns = warp / of_half;
-    const int tile = warp % of_half / row_warps * NW;
-    const uint32_t memory = fd_shared_address(stages) + (uint32_t)(columns * 64);
-    const uint32_t rows = memory + (uint32_t)((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16);
-    const uint32_t x = memory + (uint32_t)(a.rows * ROW_BYTES + tile * TILE_BYTES + lane % 8 * TOKEN_BYTES +
+    const int row_warps = a.rows / (16 * MT), warp_row = warp % row_warps * 16 * MT, side = warp / of_half;
+    const int tile = warp % of_half / row_warps * NW, row_bytes = a.panels * WEIGHTS + PADDING;
+    const uint32_t memory = fd_shared_address(stages) + (uint32_t)(side * 64);
+    const uint32_t rows = memory + (uint32_t)((warp_row + lane % 16) * row_bytes + lane / 16 * 16);
+    const uint32_t x = memory + (uint32_t)(a.rows * row_bytes + tile * TILE_BYTES + lane % 8 * TOKEN_BYTES +
                                            lane / 8 % 2 * 16 + lane / 16 * WEIGHTS);
+    const uint32_t panel_bytes = (uint32_t)(a.x.tokens / 8 * TILE_BYTES);
     float acc[NW][MT][4] = {};
     few_place place;
-    for (int s = 0; s < a.n_stage; s++) {
+    for (int panel = 0; panel < a.n_panel; panel += a.panels) {
         const uint32_t at = (uint32_t)(place.at * a.stage_bytes);
+        const int count = min(a.panels, a.n_panel - panel);
         fd_mbarrier_wait_asleep(of.copied + (uint32_t)place.at * 8, place.round);
-        add_stage<MT, NW>(rows + at, x + at, acc);
+        for (int p = 0; p < count; p++)
+            add_panel<MT, NW>(rows + at + (uint32_t)(p * WEIGHTS), row_bytes, x + at + (uint32_t)p * panel_bytes, acc);
         fd_mbarrier_arrive_warp(of.free + (uint32_t)place.at * 8, lane == 0);
         place.advance(a.n_ring);
     }
@@ -198,29 +207,44 @@ template <int MT, int NW> __global__ void __maxnreg__(FEW_REGISTERS) few_f16(con
 
 /* ---- launching ---- */
 
-int64_t stages_of(int64_t n_col) {
-    return (n_col + COLUMNS - 1) / COLUMNS;
+int panels_of(int64_t n_col) {
+    return (int)((n_col + COLUMNS - 1) / COLUMNS);
 }
 
-int stage_bytes(const few_form &form) {
-    return form.rows * ROW_BYTES + form.tokens / 8 * TILE_BYTES;
+int stage_bytes(const few_form &form, int panels) {
+    return form.rows * (panels * WEIGHTS + PADDING) + panels * (form.tokens / 8) * TILE_BYTES;
+}
+
+/* Panels of a stage: several, so that what is read of a row at a time is long, and of few rows more, so that the ring
+ * holds enough bytes on their way; as long as four stages fit (docs/performance-diary.md). */
+int stage_panels(const fd_launch_context *ctx, const few_form &form) {
+    int panels = form.rows >= 48 ? 2 : 4;
+    while (panels > 1 && few_ring_of(ctx, stage_bytes(form, panels), BARRIERS) < 4) panels /= 2;
+    return panels;
 }
 int ring_of(const fd_launch_context *ctx, const few_form &form) {
-    return few_ring_of(ctx, stage_bytes(form), BARRIERS);
+    return few_ring_of(ctx, stage_bytes(form, stage_panels(ctx, form)), BARRIERS);
+}
+/* What a block reads; 6 % more where it reads but 128 bytes of a row at a time, which takes DRAM as much longer. */
+int64_t bytes_of(const fd_launch_context *ctx, const few_form &form, int64_t n_col) {
+    const int64_t bytes = (int64_t)panels_of(n_col) * (form.rows * WEIGHTS + form.tokens / 8 * TILE_BYTES);
+    return stage_panels(ctx, form) == 1 ? bytes / 50 * 53 : bytes;
 }
 
 } // namespace
 
 size_t fd_few_f16_bytes(int64_t n_col, int32_t n_tok) {
     const size_t tokens = (size_t)few_panel_of(n_tok);
-    return (size_t)stages_of(n_col) * (tokens / 8) * TILE_BYTES + tokens * sizeof(float);
+    return (size_t)panels_of(n_col) * (tokens / 8) * TILE_BYTES + tokens * sizeof(float);
 }
 
 fd_code fd_launch_few_f16(const fd_launch_context *ctx, const fd_matmul *in, void *memory, int32_t rows,
                           fd_error *err) {
     const int64_t n_col = in->part[0].weight.n_col;
     const int tokens = few_panel_of(in->n_tok);
-    const few_form form = few_form_of(ctx, *in, tokens, rows, [&](const few_form &one) { return ring_of(ctx, one); });
+    const few_form form = few_form_of(
+        ctx, *in, tokens, rows, [&](const few_form &one) { return ring_of(ctx, one); },
+        [&](const few_form &one) { return bytes_of(ctx, one, n_col); });
     few_f16_args args = {};
     int64_t blocks = 0;
     if (in->n_tok < 1 || in->n_tok > FD_FEW_F16 || in->part[0].weight.dtype != FD_F16 || form.rows < 16 ||
@@ -228,13 +252,14 @@ fd_code fd_launch_few_f16(const fd_launch_context *ctx, const fd_matmul *in, voi
         return fd_fail(err, FD_ERR_INPUT, "kernel few_f16: no form of %d rows for %d tokens and weights of type %u",
                        form.rows, in->n_tok, (unsigned)in->part[0].weight.dtype);
     FD_TRY(fd_tile_product(in, "few_f16", form.rows, &args.product, &blocks, err));
+    args.n_panel = panels_of(n_col);
     args.x.panels = (uint8_t *)memory;
-    args.x.unscale = (float *)(args.x.panels + stages_of(n_col) * (tokens / 8) * TILE_BYTES);
+    args.x.unscale = (float *)(args.x.panels + (int64_t)args.n_panel * (tokens / 8) * TILE_BYTES);
     args.x.tokens = tokens;
     args.rows = form.rows;
-    args.n_stage = (int)stages_of(n_col);
+    args.panels = stage_panels(ctx, form);
     args.n_ring = ring_of(ctx, form);
-    args.stage_bytes = stage_bytes(form);
+    args.stage_bytes = stage_bytes(form, args.panels);
     FD_TRY(fd_launch(ctx, "few_f16_split", few_f16_split, dim3((unsigned)in->n_tok), SPLIT_THREADS, 0, err, in->x,
                      (int)n_col, args.x));
     return few_with_tiles(form, [&](auto tiles) {

@@ -41,16 +41,10 @@ struct token_decoder {
     uint32_t magic, fused_magic;
 };
 
-/* T rows of x in shared memory, which begin with the weights' unit `unit`. */
-struct token_x {
-    const float *rows;
-    int stride, unit;
-};
-
 /* One unit of the lane's rows, number `at` of them, of whose groups `n_group` are in the row. */
-template <class Format, int P, int R, int T, bool FUSED>
+template <class Format, int P, int R, int T, bool FUSED, class X>
 __device__ __forceinline__ void add_tokens_unit(const typename Format::unit (&units)[R], int at, int n_group,
-                                                const token_decoder &by, const token_x &xs, float (&acc)[R][T][P]) {
+                                                const token_decoder &by, const X &xs, float (&acc)[R][T][P]) {
 #pragma unroll
     for (int g = 0; g < Format::groups; g++) {
         /* Types in blocks of 256 have whole units, as n_col is whole groups. */
@@ -62,11 +56,12 @@ __device__ __forceinline__ void add_tokens_unit(const typename Format::unit (&un
                 Format::decode_fused(units[r], g, by.lane, by.magic, by.fused_magic, w[r]);
             else
                 Format::decode(units[r], g, by.lane, by.magic, w[r]);
+            xs.order(w[r]);
         }
 #pragma unroll
         for (int t = 0; t < T; t++) {
             lane_x<P> x;
-            read_x(xs.rows + t * xs.stride, (at - xs.unit) * Format::groups + g, by.lane, x);
+            xs.read(t, (at - xs.unit) * Format::groups + g, by.lane, x);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
@@ -76,9 +71,9 @@ __device__ __forceinline__ void add_tokens_unit(const typename Format::unit (&un
 }
 
 /* A stage's `n` units, those of the lane's rows from `unit` on; a row has `n_group` groups. */
-template <class Format, int P, int R, int T, bool FUSED>
+template <class Format, int P, int R, int T, bool FUSED, class X>
 __device__ __forceinline__ void add_tokens(const unsigned char *weights, int unit, int n, int n_group,
-                                           const token_decoder &by, const token_x &xs, float (&acc)[R][T][P]) {
+                                           const token_decoder &by, const X &xs, float (&acc)[R][T][P]) {
     using Stage = ring_stage<Format, P, R>;
     constexpr int unroll = P == 8 || Format::groups >= 4 ? 1 : 2;
     fd_cursor row[R];
@@ -146,49 +141,26 @@ template <int P, int R, int T> struct tokens_finish {
     }
 };
 
-template <class Format, int P, int R, int T>
-__global__ void __launch_bounds__(tokens_warps(P) * 32, 1) matvec_tokens(const __grid_constant__ tokens_args s) {
+/* A warp's tasks, n_round of them or fewer. */
+template <class Format, int P, int R, int T, class X>
+__device__ __forceinline__ void token_tasks(const tokens_args &s, int n_round, matvec_ring<Format, P, R> &ring,
+                                            const unsigned char *stages, const token_decoder &by, X x) {
     using Stage = ring_stage<Format, P, R>;
-    using Lanes = token_lanes<P, R, T>;
-    constexpr bool fused = Format::fused && P == 2, may_chunk = P == 8;
+    constexpr bool fused = Format::fused && P == 2;
     const matvec_args &a = s.ring.matvec;
-    unsigned char *shared = (unsigned char *)fd_shared_floats();
-    const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32;
-    const Lanes lanes;
-    unsigned char *stages = shared + warp * TOKENS_STAGES * Stage::bytes;
-    float *xs = (float *)(shared + n_warp * TOKENS_STAGES * Stage::bytes);
-
-    fd_pdl_launch_dependents();
-    matvec_ring<Format, P, R> ring;
-    ring.begin(s.ring, stages);
-    for (int i = 0; i < TOKENS_STAGES; i++) ring.request(s.ring);
-    const token_decoder by = {lanes.in_row, fd_opaque_magic(), fused ? fd_opaque_magic(Format::fused_bits) : 0u};
-    const int n_round = (s.ring.n_task + n_warp * (int)gridDim.x - 1) / (n_warp * (int)gridDim.x);
-    const bool in_chunks = may_chunk && s.chunk_units > 0;
-    fd_pdl_wait();
-    x_chunks<P, T> chunks(a, in_chunks ? s.chunk_units * Format::groups * 64 : a.n_col, n_round, xs);
-    if (in_chunks)
-        chunks.begin(a, s.n_tok);
-    else
-        stage_tokens<P, T>(a, s.n_tok, xs);
-
-    token_x x = {xs, chunks.width, 0};
+    const token_lanes<P, R, T> lanes;
     int stage = 0;
     for (int round = 0; round < n_round; round++) {
         const int task = ring.tasks.first + round * ring.tasks.step;
         const bool mine = task < ring.tasks.end; /* the others meet at the chunks' barriers */
-        if (!mine && !in_chunks) break;
+        if (!mine && !X::in_chunks) break;
         tokens_finish<P, R, T> finish;
         if (P == 2) finish.begin(s, lanes, task);
         float acc[R][T][P] = {}, sums[R * T];
         for (int unit = 0; unit < s.ring.n_unit; unit += Stage::units) {
             const int left = s.ring.n_unit - unit;
             ring.await(s.ring, stage, 0);
-            if (in_chunks && unit % s.chunk_units == 0) {
-                chunks.advance(a, s.n_tok);
-                x.rows = chunks.now;
-                x.unit = unit;
-            }
+            x.reach(a, s.n_tok, unit);
             if (mine)
                 add_tokens<Format, P, R, T, fused>(stages + stage * Stage::bytes + lanes.group * R * Stage::row_bytes,
                                                    unit, left < Stage::units ? left : Stage::units, a.n_col / 64, by, x,
@@ -199,9 +171,40 @@ __global__ void __launch_bounds__(tokens_warps(P) * 32, 1) matvec_tokens(const _
         }
         if (!mine) continue;
         if (P == 8) finish.begin(s, lanes, task);
-        token_sums<Format, P, R, T, fused>(s, (int64_t)task * Lanes::rows, lanes, by.magic, xs, acc, sums);
+        token_sums<Format, P, R, T, fused>(s, (int64_t)task * token_lanes<P, R, T>::rows, lanes, by.magic, x.now, acc,
+                                           sums);
         finish.end(a, lanes, sums);
     }
+}
+
+template <class Format, int P, int R, int T>
+__global__ void __launch_bounds__(tokens_warps(P) * 32, 1) matvec_tokens(const __grid_constant__ tokens_args s) {
+    using Stage = ring_stage<Format, P, R>;
+    constexpr bool fused = Format::fused && P == 2;
+    const matvec_args &a = s.ring.matvec;
+    unsigned char *shared = (unsigned char *)fd_shared_floats();
+    const int warp = (int)threadIdx.x / 32, n_warp = (int)blockDim.x / 32, in_row = token_lanes<P, R, T>().in_row;
+    unsigned char *stages = shared + warp * TOKENS_STAGES * Stage::bytes;
+    float *xs = (float *)(shared + n_warp * TOKENS_STAGES * Stage::bytes);
+
+    fd_pdl_launch_dependents();
+    matvec_ring<Format, P, R> ring;
+    ring.begin(s.ring, stages);
+    for (int i = 0; i < TOKENS_STAGES; i++) ring.request(s.ring);
+    const token_decoder by = {in_row, fd_opaque_magic(), fused ? fd_opaque_magic(Format::fused_bits) : 0u};
+    const int n_round = (s.ring.n_task + n_warp * (int)gridDim.x - 1) / (n_warp * (int)gridDim.x);
+    fd_pdl_wait();
+    if constexpr (P == 8) {
+        __shared__ uint64_t copied;
+        if (s.chunk_units > 0) {
+            token_tasks<Format, P, R, T>(s, n_round, ring, stages, by,
+                                         x_chunks<T>(a, s.n_tok, s.chunk_units, s.chunk_units * Format::groups * 64,
+                                                     n_round, in_row, xs, &copied));
+            return;
+        }
+    }
+    stage_tokens<P, T>(a, s.n_tok, xs);
+    token_tasks<Format, P, R, T>(s, n_round, ring, stages, by, x_whole<P, T>{xs, a.n_col});
 }
 
 /* The largest chunks of equal length of which two fit beside the rings, in stages of weights. */
