@@ -101,6 +101,15 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     }
 }
 
+static void experts_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->which == FD_EXPERTS_LEFT_OUT && h->before_bias)
+        SAY("expert %d gives its bias alone: its matrix is not read, or not multiplied", h->n);
+    else if (h->which == FD_EXPERTS_LEFT_OUT)
+        SAY("expert %d gives zeros: it is left out, or a matrix of its own is not read", h->n);
+    else
+        SAY("the chosen experts' weights are applied to what they read, not to what they give");
+}
+
 /* "K/V heads 0, 1 are read from 1, 0". */
 static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const bool experts = h->which == FD_MAPPED_EXPERTS;
@@ -147,6 +156,7 @@ void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph,
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_EXPERTS) experts_text(h, to, size);
     if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
         SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,
             h->end - 1);

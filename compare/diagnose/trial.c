@@ -100,9 +100,13 @@ static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes,
         FD_TRY(fd_trial_rows_open(&t->without_steps, &t->smooth, err));
     }
     FD_TRY(fd_evaluate(t->smooth.bench, h, r->args.node->id, false, &v, err));
+    double most = 0; /* rows that are right have nothing to explain */
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++)
+        most = fmax(most, fd_trial_change_of_row(&t->all, r->output, p));
     for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
         double explained = fd_trial_change_of_row(&t->all, r->output, p);
-        n += explained > 0;
+        if (!(LITTLE_CHANGE * explained > most)) continue;
+        n++;
         n_little += explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
     }
     *yes = 2 * n_little > n;
