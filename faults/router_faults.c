@@ -150,8 +150,8 @@ static void choose_without(const fd_op_args *args, int32_t skipped) {
 }
 FD_OVERRIDE(best_skipped, choose_without(args, 0))
 FD_OVERRIDE(second_skipped, choose_without(args, 1))
-FD_APPLIES(more_than_two, node->n_group <= 1 && node->shape[0] > 1 &&
-                              graph->nodes[node->input[0]].shape[0] > node->shape[0])
+FD_APPLIES(more_than_two,
+           node->n_group <= 1 && node->shape[0] > 1 && graph->nodes[node->input[0]].shape[0] > node->shape[0])
 FD_APPLIES(more_than_chosen, node->n_group <= 1 && graph->nodes[node->input[0]].shape[0] > node->shape[0])
 
 #define MOE(name, located, op_, summary) .info = {name, "moe", summary, located, false}, .op = op_

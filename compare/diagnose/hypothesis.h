@@ -80,7 +80,7 @@ typedef enum fd_key_rule {
 } fd_key_rule;
 typedef enum fd_cache_rule {
     FD_CACHE_ZEROS,
-    FD_CACHE_MOVED,     /* those `n` positions further on */
+    FD_CACHE_MOVED,     /* those `n` positions further on; past the last they stay, or (`other` 1) are zeros */
     FD_CACHE_EXCHANGED, /* the same, and those are these */
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
