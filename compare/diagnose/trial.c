@@ -59,6 +59,7 @@ static bool is_no_factor(const fd_numerics_class *c, const fd_hypothesis *h) {
     if ((h->guess != FD_GUESS_FACTOR && h->guess != FD_GUESS_INPUT_FACTOR) || !c) return false;
     if (fabs(h->value) > 0 && fabs(h->value) < NEXT_TO_NOTHING) return true;
     double u = fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), fmax(c->u_op, 0x1p-24));
+    if (fd_class_leaves_nothing(c)) u = 0x1p-24; /* its coarser roundings are repeated */
     return fabs(h->value - 1) <= NEAR_ONE * u;
 }
 
