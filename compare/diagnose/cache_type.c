@@ -13,7 +13,7 @@
 /* Then no other type will do it better. */
 #define SURELY 0x1p-4
 /* Replays of several layers, as for logits alone, are asked about the first pairs only. */
-enum { WIDE_SPAN = 40, PAIRS_OF_WIDE = 18 };
+enum { WIDE_SPAN = 40, PAIRS_OF_WIDE = 21 };
 
 static bool has_cache(const fd_attribution_options *o, int32_t first, int32_t last) {
     for (int32_t i = first; i <= last; i++)
@@ -31,7 +31,7 @@ static bool is_behind_caches(const fd_attribution_options *o, const fd_attributi
 }
 
 /* "K/V" of these, in an order of how often engines are run so. */
-static const char *const types[] = {"q8_0", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "f16"};
+static const char *const types[] = {"q8_0", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "f16"};
 enum { N_TYPE = sizeof types / sizeof *types, NO_OTHER = N_TYPE - 1, N_PAIR = N_TYPE * N_TYPE - 1 };
 
 /* Pair i of all but the class's own for both: first the same of both, then one of them the class's, then the others. */
