@@ -50,6 +50,15 @@ static bool is_not_square(const fd_graph *graph, const fd_node *node) {
 }
 FD_EDIT(gqa_divisor, in_all_three(node, scores_divisor, NULL, mix_divisor))
 FD_EDIT(gqa_group_modulo, in_all_three(node, scores_group_modulo, NULL, mix_group_modulo))
+#define TILE(n)                                                                                                        \
+    RULE(tile_##n, .tile = n)                                                                                          \
+    FD_OVERRIDE(softmax_tile_##n, fd_rule_softmax(args, (fd_attention_rule){.tile = n}))                               \
+    FD_EDIT(mask_tile_##n, in_all_three(node, scores_tile_##n, softmax_tile_##n, mix_tile_##n))
+TILE(4)
+TILE(8)
+TILE(16)
+TILE(32)
+TILE(64)
 FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
 FD_EDIT(mask_zero, in_all_three(node, scores_masked_zero, softmax_masked_zero, mix_masked_zero))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
@@ -184,6 +193,17 @@ static const fd_fault rows[] = {
     {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,
                "the causal mask is off by one: a token sees the next one"),
      .edit = mask_one_ahead},
+#define MASK_TILE(n)                                                                                                   \
+    {                                                                                                                  \
+        ATTENTION("mask_tile_" #n, "attn_weights", FD_OP_COUNT,                                                        \
+                  "the causal mask hides whole tiles of " #n " keys: a token sees all keys of its own"),               \
+            .edit = mask_tile_##n                                                                                      \
+    }
+    MASK_TILE(4),
+    MASK_TILE(8),
+    MASK_TILE(16),
+    MASK_TILE(32),
+    MASK_TILE(64),
     {ATTENTION("window_ignored", "attn_scores", FD_OP_ATTN_SCORES,
                "the sliding window is ignored: all positions are seen"),
      .applies = has_window, .edit = window_ignored},

@@ -24,6 +24,7 @@ static int32_t kv_head(shape s, fd_attention_rule r, int32_t h) {
 }
 
 static int32_t visible(shape s, fd_attention_rule r, int32_t own) {
+    if (r.tile > 0) return own / r.tile >= s.n_kv / r.tile ? s.n_kv : (own / r.tile + 1) * r.tile;
     return r.look_ahead >= s.n_kv - own - 1 ? s.n_kv : own + 1 + r.look_ahead;
 }
 

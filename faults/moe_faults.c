@@ -60,6 +60,27 @@ static float low_id(const fd_op_args *args, int32_t p, int32_t r) {
 static float first_id_for_second(const fd_op_args *args, int32_t p, int32_t r) {
     return id_at(args, p, r == 1 ? 0 : r);
 }
+static float reversed_id(const fd_op_args *args, int32_t p, int32_t r) {
+    return id_at(args, p, args->node->shape[0] - 1 - r);
+}
+
+/* The op on what the first of the chosen experts was given, for all of them. */
+static void first_ones_input(const fd_op_args *args) {
+    const int64_t n = args->weight[0]->n_col, k = args->node->shape[0], n_row = args->n_pos * k;
+    float *rows = malloc(sizeof *rows * (size_t)(n_row * n));
+    fd_op_args own = *args;
+    if (!rows) {
+        fd_fault_nan(args, k * args->node->shape[1]);
+        return;
+    }
+    for (int64_t i = 0; i < n_row; i++)
+        memcpy(rows + i * n, (const float *)args->in[0] + i / k * k * n, sizeof *rows * (size_t)n);
+    own.in[0] = rows;
+    products(&own, id_at);
+    free(rows);
+}
+FD_APPLIES(several_inputs, node->shape[0] > 1 && graph->nodes[node->input[0]].n_dim == 2)
+FD_OVERRIDE(experts_reversed, products(args, reversed_id))
 FD_OVERRIDE(next_expert, products(args, next_id))
 FD_OVERRIDE(first_expert_twice, products(args, first_id_for_second))
 FD_OVERRIDE(first_rows_experts, products(args, first_rows_id))
@@ -135,6 +156,12 @@ static const fd_fault rows[] = {
     {MOE("moe_first_expert_twice", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "the second of the chosen experts is computed with the matrices of the first"),
      .applies = several_chosen, .override = first_expert_twice},
+    {MOE("moe_experts_reversed", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
+         "the chosen experts' matrices are in the other order: the last one's go to the first"),
+     .applies = several_chosen, .override = experts_reversed},
+    {MOE("moe_first_input_for_all", "ffn_moe_down", FD_OP_EXPERT_MATMUL,
+         "every chosen expert reads what the first one's gate and up gave"),
+     .nodes = "ffn_moe_down", .applies = several_inputs, .override = first_ones_input},
     {MOE("moe_gate_up_bias_missing", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "the biases of the experts' gate and up are not added"),
      .nodes = "ffn_moe_gate ffn_moe_up", .applies = has_bias, .edit = bias_missing},

@@ -127,27 +127,31 @@ FD_APPLIES(several_of_no_softmax, node->shape[0] > 1 && !softmaxes(graph, node))
 FD_APPLIES(several_normalised, node->shape[0] > 1 && normalises(graph, node))
 FD_APPLIES(several_weights, node->shape[0] > 1)
 
-/* From the second on. */
-static void best_skipped(const fd_op_args *args) {
+/* All but the one that is `skipped`th in order. */
+static void choose_without(const fd_op_args *args, int32_t skipped) {
     const int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
     for (int32_t p = 0; p < args->n_pos; p++) {
         const float *x = (const float *)args->in[0] + (int64_t)p * n;
         float *id = (float *)args->out + (int64_t)p * k;
-        int32_t skipped = -1;
-        for (int32_t r = -1; r < k; r++) {
+        int32_t without = -1;
+        for (int32_t r = 0, n_chosen = 0; r <= k; r++) {
             int32_t best = -1;
             for (int32_t i = 0; i < n; i++) {
-                bool taken = i == skipped;
-                for (int32_t m = 0; m < r; m++) taken = taken || id[m] == (float)i;
+                bool taken = i == without;
+                for (int32_t m = 0; m < n_chosen; m++) taken = taken || id[m] == (float)i;
                 if (!taken && (best < 0 || x[i] > x[best])) best = i;
             }
-            if (r < 0)
-                skipped = best;
-            else
-                id[r] = (float)best;
+            if (r == skipped)
+                without = best;
+            else if (n_chosen < k)
+                id[n_chosen++] = (float)best;
         }
     }
 }
+FD_OVERRIDE(best_skipped, choose_without(args, 0))
+FD_OVERRIDE(second_skipped, choose_without(args, 1))
+FD_APPLIES(more_than_two,
+           node->n_group <= 1 && node->shape[0] > 1 && graph->nodes[node->input[0]].shape[0] > node->shape[0])
 FD_APPLIES(more_than_chosen, node->n_group <= 1 && graph->nodes[node->input[0]].shape[0] > node->shape[0])
 
 #define MOE(name, located, op_, summary) .info = {name, "moe", summary, located, false}, .op = op_
@@ -181,6 +185,9 @@ static const fd_fault rows[] = {
      .applies = softmaxes, .override = softmax_over_all},
     {MOE("moe_best_skipped", "ffn_moe_topk", FD_OP_TOP_K, "the best expert is skipped: the next ones are chosen"),
      .applies = more_than_chosen, .override = best_skipped},
+    {MOE("moe_second_skipped", "ffn_moe_topk", FD_OP_TOP_K,
+         "the second best expert is skipped: the best and those from the third on are chosen"),
+     .applies = more_than_two, .override = second_skipped},
     {MOE("moe_last_left_out", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "one expert fewer is used: the last of the chosen ones has no weight"),
      .applies = several_of_no_softmax, .override = last_left_out},

@@ -31,14 +31,14 @@ static fd_code parse_kv_type(const char *text, size_t size, uint32_t *out, fd_er
     *out = (uint32_t)dtype;
     if (fd_can_quantize(*out)) return FD_OK;
     return fd_fail(err, FD_ERR_UNSUPPORTED,
-                   "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0, q5_1, bf16, or of a dump f16",
+                   "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, bf16, or of a dump f16",
                    fd_dtype_get(*out)->name);
 }
 
 /* A cache in binary16 is a class's own. */
 static fd_code check_own_type(uint32_t type, fd_error *err) {
     if (type != FD_F16) return FD_OK;
-    return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1",
+    return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl",
                    fd_dtype_get(type)->name);
 }
 

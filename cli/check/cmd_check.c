@@ -44,7 +44,7 @@ static const struct argp_option options[] = {
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "These tokens from a file", 1},
     {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each of its forward calls (default: from the shapes)", 1},
     {"cache-type", KEY_CACHE_TYPE, "TYPE[/TYPE]", 0,
-     "Type of its K/V cache, of K and of V: q8_0, q5_1, q5_0, q4_1, q4_0, bf16, else f32 or f16, which are the "
+     "Type of its K/V cache, of K and of V: q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, bf16, else f32 or f16, which are the "
      "class's (default: what a trace says)",
      1},
     {"chat", KEY_CHAT, "MESSAGES.json", 0,

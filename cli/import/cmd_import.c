@@ -50,7 +50,8 @@ static const struct argp_option options[] = {
     {"tokens-file", KEY_TOKENS_FILE, "FILE", 0, "The tokens from a file", 2},
     {"steps", KEY_STEPS, "13,1,1", 0, "Tokens of each forward call (default: from the shapes)", 2},
     {"cache-type", KEY_CACHE_TYPE, "TYPE[/TYPE]", 0,
-     "Blocks of the K/V cache, of K and of V: q8_0, q5_1, q5_0, q4_1, q4_0, else f32 (default: what a trace says; "
+     "Blocks of the K/V cache, of K and of V: q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, else f32 (default: what a trace "
+     "says; "
      "binary16 is a class)",
      2},
     {"allow", KEY_ALLOW, "PATTERN", 0, "Tensors that may stay unmatched (repeatable); they are still listed", 3},

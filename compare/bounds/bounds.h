@@ -25,7 +25,7 @@ typedef struct fd_bound_args {
     const double *in_error[FD_MAX_INPUTS]; /* ≥ 0, laid out as op->in[i]; NULL: recorded just as it was used */
     const double *candidate; /* rows, laid out as op->out (KV_WRITE: [n_pos, width]); NULL: not recorded */
     uint32_t stored;         /* element type in which the candidate's rows were recorded; FD_F64: as is */
-    /* FD_Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: cache rows are blocks of that type, as op->out has them; else not quantised */
+    /* FD_Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL: cache rows are blocks of that type, as op->out has them; else not quantised */
     uint32_t kv_type;
     const fd_numerics_class *numerics;
     double n_output;           /* elements that the whole comparison judges, for λ */
@@ -35,7 +35,8 @@ typedef struct fd_bound_args {
 
 /* Cache types whose rounding replay repeats. */
 static inline bool fd_kv_is_quantised(uint32_t kv_type) {
-    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0 || kv_type == FD_Q4_1 || kv_type == FD_Q5_0 || kv_type == FD_Q5_1;
+    return kv_type == FD_Q8_0 || kv_type == FD_Q4_0 || kv_type == FD_Q4_1 || kv_type == FD_Q5_0 || kv_type == FD_Q5_1 ||
+           kv_type == FD_IQ4_NL;
 }
 
 /* Adds to `to` what n elements in blocks of such a type may be off when the rounding is repeated: x [n] are known to within e

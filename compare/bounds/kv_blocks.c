@@ -1,5 +1,6 @@
 /* Rows of a cache that is kept in blocks of 32: replay repeats the rounding, so they are off only where it may go the
  * other way. */
+#include "base/levels.h"
 #include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
 
@@ -45,8 +46,42 @@ static bool may_flip(const block_steps *b, double x, double error) {
     return !(floor(low + 0.5) >= floor(high + 0.5));
 }
 
+/* IQ4_NL: levels by the one of largest magnitude, which is the lowest; what is kept is the factor that is best for them. */
+static void add_level_flips(const double *x, const double *e, double *to) {
+    static const int8_t levels[16] = {FD_IQ4_LEVELS};
+    enum { BLOCK = 32 };
+    double extreme = 0, error = 0, with_x = 0, with_level = 0;
+    double gap[BLOCK] = {0}, level[BLOCK];
+    for (int i = 0; i < BLOCK; i++) {
+        if (fabs(x[i]) > fabs(extreme)) extreme = x[i];
+        error = fmax(error, e[i]);
+    }
+    if (!(fabs(extreme) > 0)) return;
+    for (int i = 0; i < BLOCK; i++) {
+        const double at = x[i] / extreme * levels[0];
+        const double margin = (e[i] + error) / fabs(extreme) * 127 + 8 * 0x1p-24 * 128;
+        int k = 0;
+        while (k < 15 && !(at - levels[k] < levels[k + 1] - at)) k++;
+        level[i] = levels[k];
+        for (int side = k > 0 ? -1 : 0; side <= (k < 15 ? 0 : -1); side++)
+            if (fabs(at - 0.5 * (levels[k + side] + levels[k + side + 1])) <= margin)
+                gap[i] = fmax(gap[i], levels[k + side + 1] - levels[k + side]);
+        with_x += x[i] * x[i] * level[i] * x[i];
+        with_level += x[i] * x[i] * level[i] * level[i];
+    }
+    const double d = with_x / with_level;
+    double moved = 0; /* d by the levels that may be others, and to its neighbour in binary16 */
+    for (int i = 0; i < BLOCK; i++)
+        moved += gap[i] > 0 ? x[i] * x[i] * gap[i] * (fabs(x[i]) + 2 * fabs(d * level[i])) : 0;
+    moved = moved / with_level + f16_flip(d, error / 127 + 8 * 0x1p-24 * fabs(d));
+    if (moved > 0) moved += 0x1p-10 * fabs(d); /* then it may be another number in binary16 */
+    for (int i = 0; i < BLOCK; i++) to[i] += 1.5 * gap[i] * fabs(d) + moved * fabs(level[i]);
+}
+
 void fd_bound_kv_flips(const double *x, const double *e, int64_t n, uint32_t type, double *to) {
     enum { BLOCK = 32 };
+    for (int64_t at = 0; at + BLOCK <= n && type == FD_IQ4_NL; at += BLOCK) add_level_flips(x + at, e + at, to + at);
+    if (type == FD_IQ4_NL) return;
     for (int64_t at = 0; at + BLOCK <= n; at += BLOCK) {
         const block_steps b = steps_of(x + at, e + at, type);
         for (int64_t i = at; i < at + BLOCK && b.step > 0; i++) {

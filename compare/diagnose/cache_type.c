@@ -13,7 +13,10 @@
 /* Then no other type will do it better. */
 #define SURELY 0x1p-4
 /* Replays of several layers, as for logits alone, are asked about the first pairs only. */
-enum { WIDE_SPAN = 40, PAIRS_OF_WIDE = 18 };
+enum { WIDE_SPAN = 40, PAIRS_OF_WIDE = 21 };
+
+/* Multiplications of all replays together, without samples of roundings: some fifteen seconds of one core. */
+#define MOST_SPENT 0x1p35
 
 static bool has_cache(const fd_attribution_options *o, int32_t first, int32_t last) {
     for (int32_t i = first; i <= last; i++)
@@ -31,7 +34,7 @@ static bool is_behind_caches(const fd_attribution_options *o, const fd_attributi
 }
 
 /* "K/V" of these, in an order of how often engines are run so. */
-static const char *const types[] = {"q8_0", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "f16"};
+static const char *const types[] = {"q8_0", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "f16"};
 enum { N_TYPE = sizeof types / sizeof *types, NO_OTHER = N_TYPE - 1, N_PAIR = N_TYPE * N_TYPE - 1 };
 
 /* Pair i of all but the class's own for both: first the same of both, then one of them the class's, then the others. */
@@ -52,7 +55,8 @@ typedef struct search {
     const fd_numerics_class *class_[3];
     double without[3]; /* what a class leaves without the type */
     int n_class;
-    bool *only; /* the first finding's node */
+    bool *only;         /* the first finding's node */
+    double cost, spent; /* multiplications of its replay, and of all so far */
 } search;
 
 /* fd_attribution_options.on_row */
@@ -78,10 +82,24 @@ static fd_code judge(search *s, int k, double *squares, bool *found, fd_error *e
     return code;
 }
 
+/* What the first finding's node is computed through. */
+static double cost_of(const fd_attribution_options *o, const fd_node_finding *first, int32_t n_pos) {
+    double products = 0;
+    for (int32_t i = first->span_first; i <= first->node; i++) {
+        const fd_node *node = &o->graph->nodes[i];
+        const fd_weight *w = node->weight[0] < 0 ? NULL : &o->graph->weights[node->weight[0]];
+        if (w && node->op == FD_OP_MATMUL) products += (double)w->n_row * (double)w->n_col;
+        if (w && node->op == FD_OP_EXPERT_MATMUL)
+            products += (double)w->n_row * (double)w->n_col * node->shape[0] / o->graph->hparams.n_expert;
+    }
+    return products * n_pos;
+}
+
 static fd_code what_is_left(search *s, int k, double *left, fd_error *err) {
     double squares = 0;
     bool found;
     const fd_code code = judge(s, k, &squares, &found, err);
+    s->spent += s->cost;
     *left = sqrt(squares);
     return code;
 }
@@ -108,7 +126,7 @@ static fd_code find_best(search *s, char *type, size_t size, fd_error *err) {
     const bool wide = s->of->first.node - s->of->first.span_first > WIDE_SPAN;
     double best = MOST_LEFT;
     for (int k = 0; k < s->n_class; k++) FD_TRY(what_is_left(s, k, &s->without[k], err));
-    for (int32_t i = 0; i < (wide ? PAIRS_OF_WIDE : N_PAIR) && best > SURELY; i++) {
+    for (int32_t i = 0; i < (wide ? PAIRS_OF_WIDE : N_PAIR) && best > SURELY && s->spent < MOST_SPENT; i++) {
         char pair[16];
         pair_at(i, pair, sizeof pair);
         s->how.kv_type = pair;
@@ -127,7 +145,7 @@ static fd_code find_best(search *s, char *type, size_t size, fd_error *err) {
 
 fd_code fd_find_cache_type(const fd_attribution_options *options, const fd_attribution *of, char *type, size_t size,
                            fd_error *err) {
-    search s = {.how = *options, .of = of};
+    search s = {.how = *options, .of = of, .cost = cost_of(options, &of->first, of->n_pos)};
     type[0] = '\0';
     if (of->numerics->exact || fd_trace_get_info(options->cand)->kv_type[0] || !is_behind_caches(options, of))
         return FD_OK;

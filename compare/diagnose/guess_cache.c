@@ -109,6 +109,17 @@ static fd_code try_keys(fd_trial *t, fd_error *err) {
 
 /* ---- through unrecorded tensors ---- */
 
+/* What is read past the last row, where nobody wrote: the nearer of the two. */
+static fd_code choose_past_last(fd_trial *t, fd_hypothesis *h, fd_error *err) {
+    fd_hypothesis zeros = *h;
+    double stays, is_zero;
+    zeros.other = 1;
+    FD_TRY(fd_trial_distance(t, &t->all, h, &stays, err));
+    FD_TRY(fd_trial_distance(t, &t->all, &zeros, &is_zero, err));
+    if (is_zero < stays) *h = zeros;
+    return FD_OK;
+}
+
 /* `node` -1: of K and V alike. */
 static fd_code try_pages(fd_trial *t, int32_t node, fd_error *err) {
     const int32_t n_kv = t->all.request->args.n_kv;
@@ -123,6 +134,7 @@ static fd_code try_pages(fd_trial *t, int32_t node, fd_error *err) {
         h = (fd_hypothesis){
             .guess = FD_GUESS_CACHE, .node = node, .layer = FD_ANY_LAYER, .which = FD_CACHE_MOVED, .n = sign};
         h.first = sign < 0;
+        if (sign > 0) FD_TRY(choose_past_last(t, &h, err));
         FD_TRY(fd_trial_try(t, &h, err));
     }
     FD_TRY(try_rings(t, node, err));

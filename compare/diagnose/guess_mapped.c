@@ -100,8 +100,40 @@ static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
     return FD_OK;
 }
 
+/* More than published models have would take long. */
+enum { MOST_EXPERTS = 64 };
+
+/* Without its biases or with them. */
+static fd_code try_left_out(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    for (h.n = 0; h.n < t->all.request->args.graph->hparams.n_expert && h.n < MOST_EXPERTS; h.n++)
+        for (int bias = 0; bias < 2 && !fd_trial_fits(t); bias++) {
+            h.before_bias = bias;
+            FD_TRY(fd_trial_try(t, &h, err)); /* where there is none: without effect beside the other */
+        }
+    return FD_OK;
+}
+
+/* At all of a layer's products of experts, then at each alone. */
+static fd_code try_experts(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    fd_hypothesis h = {
+        .guess = FD_GUESS_EXPERTS, .which = FD_EXPERTS_INPUTS_WEIGHTED, .node = -1, .layer = FD_ANY_LAYER};
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n_span; i++) n += fd_hypothesis_may_concern(&h, &graph->nodes[t->span[i]]);
+    if (n > 0) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_EXPERTS_LEFT_OUT;
+    if (n > 0) FD_TRY(try_left_out(t, h, err));
+    for (int32_t i = 0; i < t->n_span && n > 0 && !fd_trial_fits(t); i++) {
+        h.node = t->span[i];
+        if (fd_hypothesis_may_concern(&h, &graph->nodes[h.node])) FD_TRY(try_left_out(t, h, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_mapped(fd_trial *t, fd_error *err) {
     if (fd_trial_many_layers(t)) return FD_OK;
+    FD_TRY(try_experts(t, err));
+    if (fd_trial_fits(t)) return FD_OK;
     FD_TRY(try_kind(t, FD_MAPPED_KV_HEADS, err));
     FD_TRY(try_kind(t, FD_MAPPED_QUERIES, err));
     return try_kind(t, FD_MAPPED_EXPERTS, err);

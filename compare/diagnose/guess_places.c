@@ -263,8 +263,9 @@ static fd_code try_columns(fd_trial *t, const judged_rows *j, fd_error *err) {
 /* Of several in each row. */
 static fd_code try_experts(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_EXPERT_BIAS};
-    if (node->op == FD_OP_EXPERT_MATMUL && node->weight[1] >= 0 && !fd_trial_fits(t)) return fd_trial_try(t, &h, err);
+    if (node->op == FD_OP_EXPERT_MATMUL && node->weight[1] >= 0 && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_EXPERTS;
+    if (node->op == FD_OP_EXPERT_MATMUL && !fd_trial_fits(t)) return fd_trial_try(t, &h, err);
     if (node->op != FD_OP_EXPERT_SUM || fd_trial_fits(t)) return FD_OK;
     const int32_t k = t->all.request->args.graph->nodes[node->input[1]].shape[0];
     return k > 1 && k <= MOST_EXPERTS ? fd_trial_try(t, &h, err) : FD_OK;

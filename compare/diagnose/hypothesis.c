@@ -29,6 +29,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_TILES:
     case FD_GUESS_CACHE:
     case FD_GUESS_MAPPED:
+    case FD_GUESS_EXPERTS:
     case FD_GUESS_UNWRITTEN:
     case FD_GUESS_STATE:
     case FD_GUESS_TWICE:
@@ -59,6 +60,10 @@ static bool may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
     return h->which == FD_MAPPED_EXPERTS ? node->op == FD_OP_EXPERT_MATMUL : fd_reads_kv_cache(node);
 }
 
+static bool is_of_experts(const fd_hypothesis *h, const fd_node *node) {
+    return node->op == FD_OP_EXPERT_MATMUL || (h->which == FD_EXPERTS_INPUTS_WEIGHTED && node->op == FD_OP_EXPERT_SUM);
+}
+
 uint64_t fd_hypothesis_right_map(const fd_hypothesis *h) {
     uint64_t map = 0;
     for (int32_t i = 0; i < h->n; i++)
@@ -72,6 +77,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_MAPPED && !may_be_mapped(h, node)) return false;
+    if (h->guess == FD_GUESS_EXPERTS && !is_of_experts(h, node)) return false;
     if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */

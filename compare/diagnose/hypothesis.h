@@ -28,6 +28,7 @@ typedef enum fd_guess {
     FD_GUESS_CACHE, /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
     FD_GUESS_MAPPED, /* what is read under number i of `n` is that of bits 4i … 4i + 3 of `keys`: `which` is fd_mapped_rule */
+    FD_GUESS_EXPERTS,   /* `which` is fd_expert_rule */
     FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,     /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
     FD_GUESS_KEYS, /* softmax does not see some keys: `which` is fd_key_rule; with `first` their scores are `value`, not -Inf */
@@ -53,6 +54,10 @@ typedef enum fd_mapped_rule {
     FD_MAPPED_QUERIES,  /* `n` query heads to the `other` K/V heads that they read */
 } fd_mapped_rule;
 enum { FD_MOST_MAPPED = 16 };
+typedef enum fd_expert_rule {
+    FD_EXPERTS_LEFT_OUT,        /* expert `n` gives zeros */
+    FD_EXPERTS_INPUTS_WEIGHTED, /* their weights are applied to what they read, not to what they give */
+} fd_expert_rule;
 
 typedef enum fd_position_rule {
     FD_POSITION_OFFSET,  /* below 0 too: an angle may be negative */
@@ -75,7 +80,7 @@ typedef enum fd_key_rule {
 } fd_key_rule;
 typedef enum fd_cache_rule {
     FD_CACHE_ZEROS,
-    FD_CACHE_MOVED,     /* those `n` positions further on */
+    FD_CACHE_MOVED,     /* those `n` positions further on; past the last they stay, or (`other` 1) are zeros */
     FD_CACHE_EXCHANGED, /* the same, and those are these */
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
@@ -118,7 +123,7 @@ typedef enum fd_own_rule {
     FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
     FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
     FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
-    FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
+    FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
 typedef enum fd_round_rule {

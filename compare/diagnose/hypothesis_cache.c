@@ -15,6 +15,7 @@ static void move(const fd_hypothesis *h, const float *from, float *rows, int64_t
     for (int64_t r = h->first, end = end_of(h, n_row); r < end; r++) {
         const int64_t of = r + h->n;
         const size_t size = sizeof *rows * (size_t)width;
+        if (of >= n_row && h->which == FD_CACHE_MOVED && h->other) memset(rows + r * width, 0, size);
         if (of < 0 || of >= n_row) continue;
         memcpy(rows + r * width, from + of * width, size);
         if (h->which == FD_CACHE_EXCHANGED) memcpy(rows + of * width, from + r * width, size);

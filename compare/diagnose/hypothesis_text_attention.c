@@ -43,13 +43,17 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_OUTPUT_STALE] = "when the running maximum grows, the output of earlier tiles is not rescaled",
         [FD_TILES_SUM_STALE] = "when the running maximum grows, the sum of earlier tiles is not rescaled",
         [FD_TILES_BOTH_STALE] = "when the running maximum grows, neither output nor sum of earlier tiles are rescaled",
+        [FD_TILES_EDGE_TWICE] = "the first key of a tile is mixed in with the tile before it, too",
+        [FD_TILES_OWN_TWICE] = "a token's own key is mixed in twice",
         [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
         [FD_TILES_UNSCALED] = "the outputs and sums of parts of the keys are added, each off its own maximum",
         [FD_TILES_FIRST_SUM] = "the outputs of parts of the keys are divided by the sum of the first",
         [FD_TILES_ADDED] = "the outputs of parts of the keys are added, not weighed by their sums",
     };
     const char *kernel = h->which < FD_TILES_AVERAGED ? "flash attention" : "split K/V";
-    if (h->n < 0)
+    if (h->which == FD_TILES_OWN_TWICE)
+        SAY("%s: %s", kernel, words[h->which]);
+    else if (h->n < 0)
         SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n);
     else if (h->n == 1)
         SAY("%s: %s (key by key)", kernel, words[h->which]);
@@ -101,6 +105,15 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     }
 }
 
+static void experts_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->which == FD_EXPERTS_LEFT_OUT && h->before_bias)
+        SAY("expert %d gives its bias alone: its matrix is not read, or not multiplied", h->n);
+    else if (h->which == FD_EXPERTS_LEFT_OUT)
+        SAY("expert %d gives zeros: it is left out, or a matrix of its own is not read", h->n);
+    else
+        SAY("the chosen experts' weights are applied to what they read, not to what they give");
+}
+
 /* "K/V heads 0, 1 are read from 1, 0". */
 static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const bool experts = h->which == FD_MAPPED_EXPERTS;
@@ -147,6 +160,7 @@ void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph,
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_EXPERTS) experts_text(h, to, size);
     if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
         SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,
             h->end - 1);

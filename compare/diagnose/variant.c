@@ -95,6 +95,7 @@ bool fd_variant_equal(const fd_explain_request *request, const fd_node *node, co
 void fd_variant_widen(const fd_explain_request *request, const fd_node *node, fd_variant *variant,
                       const fd_variant *unmodified) {
     int64_t n = request->args.n_pos * fd_node_row_stride(node, request->args.n_kv);
+    if (node->op == FD_OP_TOP_K) return; /* a rank that is right leaves another choice no room */
     for (int64_t i = 0; variant->tau && i < n; i++)
         if (!(variant->tau[i] >= unmodified->tau[i])) variant->tau[i] = unmodified->tau[i];
 }

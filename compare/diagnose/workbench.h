@@ -72,6 +72,9 @@ bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node);
 /* evaluate_how.c: ops that the hypothesis runs in another way. */
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node);
 void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args);
+/* evaluate_experts.c: where the node is one of experts and the hypothesis concerns it. */
+bool fd_bench_changes_experts(const fd_evaluation *ev, const fd_node *node);
+void fd_bench_run_experts(const fd_evaluation *ev, const fd_op_args *args);
 /* tau: bounds of the op as it is. Those of what it rounds on the way are added: a value near the middle between two goes either way. */
 fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args, double *tau, fd_error *err);
 

@@ -241,7 +241,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     for (size_t i = 0; i < n; i++) {
         out->z[i] = -1;
         if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
-            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, (int32_t)i, &a->sums[i]);
+            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, o->kv_type, (int32_t)i, &a->sums[i]);
         a->in_ref[i] = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
         /* a tensor of another shape is no reference: compare has said so already */
         if (a->in_ref[i] >= 0 &&

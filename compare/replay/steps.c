@@ -38,6 +38,8 @@ typedef struct search {
     double n[2];      /* values on the other side in a row: of 16-bit factors, of blocks */
     double widest[2]; /* of steps */
     double few[2];
+    double cache; /* the widest step of a K/V cache in blocks that was not recorded */
+    uint32_t k_type, v_type;
     bool table; /* so often an element of GELU's table is on the other side that most rows may have one */
 } search;
 
@@ -65,12 +67,24 @@ static void count_table(search *s, const fd_node *node) {
     s->widest[0] = fmax(s->widest[0], step_of(FD_DOT_F16).size);
 }
 
+/* Blocks of 4 and 5 bits: what an earlier value on the other side leaves of K or V takes some of theirs over, in most rows that see many
+ * keys. Those of 8 bits have steps as int8 activations do. */
+static void count_cache(search *s, const fd_node *reader) {
+    if (reader->op != FD_OP_ATTN_SCORES && reader->op != FD_OP_ATTN_MIX) return;
+    if (fd_trace_has_data(s->trace, s->graph->nodes[reader->input[1]].name)) return;
+    const uint32_t type = reader->op == FD_OP_ATTN_SCORES ? s->k_type : s->v_type;
+    const bool four = type == FD_Q4_0 || type == FD_Q4_1 || type == FD_IQ4_NL;
+    const bool five = type == FD_Q5_0 || type == FD_Q5_1;
+    s->cache = fmax(s->cache, four ? 0x1p-3 : five ? 0x1p-4 : 0);
+}
+
 /* Inputs that were not recorded are computed on the way, and their inputs. */
 static void walk(search *s, int32_t id) {
     const fd_node *node = &s->graph->nodes[id];
     s->seen[id] = true;
     count_product(s, node);
     count_table(s, node);
+    count_cache(s, node);
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];
         if (in >= 0 && !s->seen[in] && !fd_trace_has_data(s->trace, s->graph->nodes[in].name)) walk(s, in);
@@ -97,9 +111,12 @@ static double sums_leave(const fd_graph *graph, const fd_numerics_class *numeric
     return reads ? 2 * numerics->u_mix : 0;
 }
 
-double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node,
-                      double *sums) {
+double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
+                      const char *kv_type, int32_t node, double *sums) {
     search s = {.graph = graph, .trace = trace, .numerics = numerics};
+    fd_error none;
+    const char *said = kv_type ? kv_type : fd_trace_get_info(trace)->kv_type;
+    if (fd_kv_types_parse(said, &s.k_type, &s.v_type, &none) != FD_OK) s.k_type = s.v_type = FD_F32;
     double leave = 0;
     *sums = sums_leave(graph, numerics, trace, node);
     if (!numerics->replays_inputs) return 0;
@@ -107,7 +124,7 @@ double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, 
     if (!s.seen) return 0; /* as if few had one: a suspect more */
     walk(&s, node);
     for (int kind = 0; kind < 2; kind++)
-        if (s.n[kind] > s.few[kind] && 2 * s.widest[kind] > leave) leave = 2 * s.widest[kind];
+        if (s.n[kind] > s.few[kind]) leave = fmax(leave, 2 * fmax(s.widest[kind], s.cache));
     /* and an element of the table that is the largest of its block takes the whole block over */
     if (s.table && 2 * s.widest[1] > leave) leave = 2 * s.widest[1];
     free(s.seen);

@@ -10,10 +10,11 @@
 #include "exec/exec.h"
 
 /* What such values may leave of most rows of `node`, relative to the row: twice the widest step among the products
- * between its recorded inputs and itself. 0: of these rows few have one.
+ * between its recorded inputs and itself, or of blocks that K or V is kept in (`kv_type`; NULL: as the trace says). 0: of these rows few
+ * have one.
  * *sums: of a class whose sums of V live in 16 bits, what these leave of a row with one key, where the node is such a sum or is computed
  * through one that was not recorded; else 0. */
-double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace, int32_t node,
-                      double *sums);
+double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
+                      const char *kv_type, int32_t node, double *sums);
 
 #endif

@@ -30,6 +30,7 @@ typedef enum fd_name_map_variable {
     FD_NAME_MAP_N_HEAD_KV,
     FD_NAME_MAP_N_EMBD,
     FD_NAME_MAP_N_FF,
+    FD_NAME_MAP_N_EXPERT_USED, /* of each token */
     FD_NAME_MAP_N_TOK,      /* the step's tokens; in shape= alone */
     FD_NAME_MAP_ATTN_SCALE, /* of the scores; in scale= alone */
     FD_NAME_MAP_VARIABLE_COUNT
@@ -41,7 +42,7 @@ typedef struct fd_name_map_op {
     fd_name_map_op_kind kind;
     int64_t arg[FD_NAME_MAP_MAX_ARGS]; /* reshape, permute: the list; slice: from, to; part: index of fd_fused_parts */
     int n_arg;
-    fd_name_map_variable variable; /* heads, scale: takes the place of the number */
+    fd_name_map_variable variable; /* heads, scale: takes the place of the number; slice: of `to` */
     double number;                 /* scale: X, or N of 1/N … */
     bool root, inverse;            /* scale: sqrt(N), 1/… */
 } fd_name_map_op;
@@ -160,6 +161,8 @@ fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, 
  * before. FD_ERR_INPUT when they hold another number of elements. */
 fd_code fd_name_map_reshape(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,
                             int64_t n_tok, int *rank, int64_t *shape, fd_error *err);
+/* What the rule's slices leave of a last axis of `width`, where they come first; -1: they do not fit. */
+int64_t fd_name_map_sliced(const fd_name_map_rule *rule, const fd_name_map_values *values, int64_t width);
 /* True when an operation needs `values`. */
 bool fd_name_map_needs_values(const fd_name_map_rule *rule);
 /* True when an operation changes values (rounding then is the importer's). */

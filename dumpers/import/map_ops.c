@@ -76,7 +76,7 @@ static bool heads(row *r, int64_t n) {
 }
 
 static bool slice(row *r, int64_t from, int64_t to) {
-    if (r->rank < 1 || to > r->shape[r->rank - 1]) return false;
+    if (r->rank < 1 || from >= to || to > r->shape[r->rank - 1]) return false;
     int64_t width = r->shape[r->rank - 1], keep = to - from, n = count(r) / width;
     if (r->data)
         for (int64_t i = 0; i < n; i++)
@@ -175,7 +175,7 @@ static bool apply(row *r, const fd_name_map_op *op, const fd_name_map_values *va
     case FD_NAME_MAP_PERMUTE: return permute(r, op->arg, op->n_arg);
     case FD_NAME_MAP_TRANSPOSE: return transpose(r);
     case FD_NAME_MAP_HEADS: return heads(r, (int64_t)operand);
-    case FD_NAME_MAP_SLICE: return slice(r, op->arg[0], op->arg[1]);
+    case FD_NAME_MAP_SLICE: return slice(r, op->arg[0], op->variable ? (int64_t)operand : op->arg[1]);
     case FD_NAME_MAP_PART: return part(r, op, values);
     case FD_NAME_MAP_SCALE: return scale(r, op, operand), true;
     case FD_NAME_MAP_INTERLEAVE: return interleave(r, false);
@@ -184,6 +184,13 @@ static bool apply(row *r, const fd_name_map_op *op, const fd_name_map_values *va
     case FD_NAME_MAP_OPERATION_COUNT: break;
     }
     return false;
+}
+
+int64_t fd_name_map_sliced(const fd_name_map_rule *rule, const fd_name_map_values *values, int64_t width) {
+    row r = {.rank = 1, .shape = {width}};
+    for (int i = 0; i < rule->n_op && rule->ops[i].kind == FD_NAME_MAP_SLICE; i++)
+        if (lacks(&rule->ops[i], values) || !apply(&r, &rule->ops[i], values)) return -1;
+    return r.shape[0];
 }
 
 fd_code fd_name_map_apply(const fd_name_map *map, const fd_name_map_rule *rule, const fd_name_map_values *values,

@@ -10,7 +10,8 @@ const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {
     [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
     [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
     [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_FF] = "n_ff",
-    [FD_NAME_MAP_N_TOK] = "n_tok",   [FD_NAME_MAP_ATTN_SCALE] = "attn_scale"};
+    [FD_NAME_MAP_N_TOK] = "n_tok",   [FD_NAME_MAP_ATTN_SCALE] = "attn_scale",
+    [FD_NAME_MAP_N_EXPERT_USED] = "n_expert_used"};
 
 static fd_name_map_variable find_variable(const char *text, size_t n) {
     for (int i = FD_NAME_MAP_NUMBER + 1; i < FD_NAME_MAP_VARIABLE_COUNT; i++)
@@ -77,6 +78,14 @@ static bool take_permute(const char *text, fd_name_map_op *op) {
 }
 
 static bool take_slice(const char *text, fd_name_map_op *op) {
+    const char *colon = strchr(text, ':');
+    op->variable = colon ? find_variable(colon + 1, strlen(colon + 1)) : FD_NAME_MAP_NUMBER;
+    if (op->variable) {
+        char *end;
+        op->arg[0] = strtoll(text, &end, 10);
+        return end == colon && end != text && op->arg[0] >= 0 && op->variable != FD_NAME_MAP_N_TOK &&
+               op->variable != FD_NAME_MAP_ATTN_SCALE;
+    }
     return take_list(text, ':', op) && op->n_arg == 2 && op->arg[0] >= 0 && op->arg[1] > op->arg[0];
 }
 

@@ -33,7 +33,8 @@ static fd_name_map_values values_of_model(const fd_graph *graph) {
                                        [FD_NAME_MAP_N_HEAD] = h->n_head,
                                        [FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv,
                                        [FD_NAME_MAP_N_EMBD] = h->n_embd,
-                                       [FD_NAME_MAP_N_FF] = h->n_ff},
+                                       [FD_NAME_MAP_N_FF] = h->n_ff,
+                                       [FD_NAME_MAP_N_EXPERT_USED] = h->n_expert_used},
                                 .attn_scale = attn_scale_of(graph),
                                 .rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED && !h->rope_rows_kept};
 }

@@ -54,8 +54,8 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
                t->shape[t->rank - 1] == place.width;
     if (id < 0 || fd_import_over_kv(node)) return true;
     const int64_t expected = fd_node_elements(&graph->nodes[id], 1);
-    int64_t n = 1;
-    for (int i = t->step < 0; i < t->rank; i++) n *= t->shape[i];
+    int64_t n = t->rank > 0 ? fd_name_map_sliced(rule, &p->plan->values, t->shape[t->rank - 1]) : 1;
+    for (int i = t->step < 0; i + 1 < t->rank; i++) n *= t->shape[i];
     const int64_t n_pos = t->step < 0 ? 1 : n_pos_of(t, rule);
     if (t->rank > 0 && fd_import_is_padded(graph, node, t->shape[t->rank - 1])) return true;
     return n_pos > 0 ? n == n_pos * expected : n % expected == 0;

@@ -1,7 +1,9 @@
 /* Rounding to the formats that tools and activations need: ggml's reference algorithms. */
+#include <math.h>
 #include <stddef.h>
 
 #include "base/clones.h"
+#include "base/levels.h"
 #include "model/gguf/float16.h"
 #include "model/gguf/formats.h"
 
@@ -126,5 +128,36 @@ FD_FOR_EACH_CPU void fd_encode_q5_1(const float *restrict from, uint8_t *restric
         uint8_t values[32];
         encode_from_min(from, 31.0f, to, values);
         store_bits(values, to + offsetof(fd_block_q5_1, qs), to + offsetof(fd_block_q5_1, qh));
+    }
+}
+
+static const int8_t iq4_levels[16] = {FD_IQ4_LEVELS};
+
+/* The level nearest to x, of two that are as near the upper one. */
+static inline int nearest_level(float x) {
+    int i = 0;
+    while (i < 15 && !(x - (float)iq4_levels[i] < (float)iq4_levels[i + 1] - x)) i++;
+    return i;
+}
+
+/* Levels by d = m / −127 for the m of largest magnitude, which then is the lowest; kept is the d that leaves least of the squares, each
+ * weighed by its own. A block of next to nothing is zeros. */
+void fd_encode_iq4_nl(const float *restrict from, uint8_t *restrict to, int64_t n) {
+    const float next_to_nothing = 1e-15f;
+    for (; n > 0; n -= 32, from += 32, to += sizeof(fd_block_iq4_nl)) {
+        const float extreme = extreme_of(from), inverse = (float)iq4_levels[0] / extreme;
+        const bool nothing = fabsf(extreme) < next_to_nothing;
+        uint8_t values[32] = {0};
+        float with_x = 0.0f, with_level = 0.0f;
+        for (int i = 0; i < 32 && !nothing; i++) {
+            const float weight = from[i] * from[i];
+            values[i] = (uint8_t)nearest_level(from[i] * inverse);
+            const float level = (float)iq4_levels[values[i]];
+            with_x += weight * level * from[i];
+            with_level += weight * level * level;
+        }
+        const uint16_t stored = f32_to_f16(with_level > 0.0f ? with_x / with_level : nothing ? 0.0f : NAN);
+        memcpy(to + offsetof(fd_block_iq4_nl, d), &stored, sizeof stored);
+        store_bits(values, to + offsetof(fd_block_iq4_nl, qs), NULL);
     }
 }

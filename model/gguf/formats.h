@@ -13,9 +13,12 @@
 #define FD_READ_CODES(ENUM, name)                                                                                      \
     FD_READ(ENUM, name)                                                                                                \
     void fd_codes_##name(const uint8_t *restrict from, float *restrict scales, int8_t *restrict codes, int64_t n);
+#define FD_READ_WRITE_CODES(ENUM, name)                                                                                \
+    FD_READ_CODES(ENUM, name) void fd_encode_##name(const float *restrict from, uint8_t *restrict to, int64_t n);
 #include "model/gguf/formats.def"
 #undef FD_READ
 #undef FD_READ_WRITE
 #undef FD_READ_CODES
+#undef FD_READ_WRITE_CODES
 
 #endif

@@ -38,10 +38,12 @@ static const struct {
 #define FD_READ(ENUM, name)       [FD_##ENUM] = {fd_decode_##name, NULL, NULL},
 #define FD_READ_WRITE(ENUM, name) [FD_##ENUM] = {fd_decode_##name, fd_encode_##name, NULL},
 #define FD_READ_CODES(ENUM, name) [FD_##ENUM] = {fd_decode_##name, NULL, fd_codes_##name},
+#define FD_READ_WRITE_CODES(ENUM, name) [FD_##ENUM] = {fd_decode_##name, fd_encode_##name, fd_codes_##name},
 #include "model/gguf/formats.def"
 #undef FD_READ
 #undef FD_READ_WRITE
 #undef FD_READ_CODES
+#undef FD_READ_WRITE_CODES
 };
 
 bool fd_can_dequantize(uint32_t dtype) {

@@ -30,8 +30,9 @@ void fd_dequantize_row(uint32_t dtype, const void *src, float *dst, int64_t n);
 bool fd_has_codes(uint32_t dtype);
 void fd_codes_row(uint32_t dtype, const void *src, float *scales, int8_t *codes, int64_t n);
 
-/* The other way, for F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 (ggml's reference algorithms: Q8_0 d = absmax/127,
- * round half away from zero; Q4_0, Q5_0 d = signed extreme / -8, -16; Q4_1, Q5_1 from the minimum to the maximum). */
+/* The other way, for F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL (ggml's reference algorithms: Q8_0 d = absmax/127,
+ * round half away from zero; Q4_0, Q5_0 d = signed extreme / -8, -16; Q4_1, Q5_1 from the minimum to the maximum; IQ4_NL the levels
+ * by the signed extreme / -127, then the d that is best for them). */
 bool fd_can_quantize(uint32_t dtype);
 void fd_quantize_row(uint32_t dtype, const float *src, void *dst, int64_t n);
 

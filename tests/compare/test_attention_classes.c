@@ -1,6 +1,7 @@
 /* llama.cpp's CPU kernels with attention in their own way: scores that were rounded are no reason for a class with room in every product, nor
  * are sums of V in binary16. */
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"
@@ -56,6 +57,23 @@ Test(attention_classes, flash_attention_that_sums_in_binary16_leaves_products_no
         make_flash(graph);
         v = judge(b.graph, b.ref, record(graph, how), NULL);
         cr_expect_neq(v.status, FD_NOISE, "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
+}
+
+/* One factor of a product is no rounding, however near to 1: a class whose roundings are repeated leaves it to the last bits. */
+Test(attention_classes, a_thousandth_more_of_a_product_is_named_beside_a_cache_in_binary16) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        recording how = {.emulated = "f16kv", .numerics = "unknown", .tensors = "*"};
+        fd_graph *graph = spoiled_everywhere(&b, "ffn_down", a_thousandth_more);
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", models[m], v.replay.numerics);
+        cr_expect(e->named && strcmp(e->remaining[0].name, "factor") == 0, "%s: %s", models[m],
+                  e->named ? e->remaining[0].name : "");
         fd_verdict_free(&v);
         fd_graph_free(graph);
         close_model(&b);

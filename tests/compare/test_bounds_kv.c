@@ -10,7 +10,7 @@
 
 enum { WIDTH = 64, ROWS = 500, N = WIDTH * ROWS };
 
-static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1};
+static const uint32_t types[] = {FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1, FD_IQ4_NL};
 
 static void as_blocks(uint32_t type, const float *x, float *out) {
     char blocks[128];

@@ -33,6 +33,12 @@ static void one_before(float *rows, const float *right, const fd_op_args *args, 
     (void)own;
     memcpy(rows + width, right, sizeof *rows * (size_t)((args->n_kv - 1) * width));
 }
+/* One slot too far: past the last one nobody wrote. */
+static void one_after(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)own;
+    memcpy(rows, right + width, sizeof *rows * (size_t)((args->n_kv - 1) * width));
+    memset(rows + (args->n_kv - 1) * width, 0, sizeof *rows * (size_t)width);
+}
 static void in_ring_of_5(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
     (void)args;
     for (int64_t p = 5; p <= own; p++) memcpy(rows + p % 5 * width, right + p * width, sizeof *rows * (size_t)width);
@@ -44,6 +50,9 @@ static void another_run(float *rows, const float *right, const fd_op_args *args,
 
 static void shifted(const fd_op_args *args) {
     read_from(args, one_before);
+}
+static void too_far(const fd_op_args *args) {
+    read_from(args, one_after);
 }
 static void ring(const fd_op_args *args) {
     read_from(args, in_ring_of_5);
@@ -62,6 +71,9 @@ static fd_node *mix_of(const fd_graph *g, const fd_node *scores) {
 static void v_one_before(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = shifted;
+}
+static void both_too_far(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = too_far;
 }
 static void short_ring(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = ring;
@@ -100,6 +112,9 @@ static const struct {
     {{"attn_out", v_one_before, "cache_rows_wrong",
       "the V rows from position 1 on are read from those of 1 position before"},
      false},
+    {{"attn_scores", both_too_far, "cache_rows_wrong",
+      " rows from position 0 on are read from those of 1 position after"},
+     true},
     {{"attn_scores", short_ring, "cache_ring_short", "the cache of K and V is a ring of 5 rows"}, true},
     {{"blk.2.attn_scores", keys_of_v, "other_cache", "the K rows of positions 0…2 are read from blk.2.cache_v"}, false},
     {{"attn_scores", stale_rows, "cache_rows_stale",

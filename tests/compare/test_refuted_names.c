@@ -161,24 +161,24 @@ Test(refuted_names, experts_that_some_rows_lack_are_said_as_that) {
     close_model(&b);
 }
 
-/* The second choice is the third best, which of four is the second worst: no rank's choice, for each has the router whole. */
-static void first_and_third(const fd_op_args *args) {
+/* The second choice is the worst: no rank's choice, for each has the router whole. */
+static void first_and_worst(const fd_op_args *args) {
     const int64_t k = fd_node_width(args->node), n = fd_node_width(&args->graph->nodes[args->node->input[0]]);
     run_clean(args);
     for (int64_t row = 0; row < args->n_pos && k == 2; row++) {
         const float *p = (const float *)args->in[0] + row * n;
         float *ids = (float *)args->out + row * k;
-        int64_t third = -1;
+        int64_t worst = -1;
         for (int64_t i = 0; i < n; i++)
-            if (i != (int64_t)ids[0] && i != (int64_t)ids[1] && (third < 0 || p[i] > p[third])) third = i;
-        ids[1] = (float)third;
+            if (i != (int64_t)ids[0] && i != (int64_t)ids[1] && (worst < 0 || p[i] < p[worst])) worst = i;
+        ids[1] = (float)worst;
     }
 }
 
 Test(refuted_names, the_choice_of_experts_is_no_single_ranks) {
     bench b = open_arch("llama-moe");
     b.ref = record(b.graph, (recording){.tokens = small});
-    fd_verdict v = judged(&b, spoiled(&b, "blk.1.ffn_moe_topk", first_and_third),
+    fd_verdict v = judged(&b, spoiled(&b, "blk.1.ffn_moe_topk", first_and_worst),
                           (recording){.emulated = "f32", .tensors = "token_embd,*l_out,logits", .tokens = small});
     const fd_explanation *e = &v.diagnosis.explanation;
     cr_expect_str_eq(v.divergence.node, "blk.1.l_out");

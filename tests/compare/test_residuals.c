@@ -89,22 +89,26 @@ Test(residuals, odd_rows_that_chance_does_not_give_depart_and_those_behind_a_cac
 /* Wide rows, or many products between recorded tensors, lose values to the other side of a step: twice the step may be left. */
 Test(residuals, what_wide_rows_lose_to_steps_is_no_bug) {
     static const struct {
-        const char *model, *class_, *recorded, *node;
+        const char *model, *class_, *recorded, *node, *kv_type;
         double leave;
     } wide[] = {
-        {"kjv-llama", "ggml-cpu", "token_embd,*l_out,logits", "blk.2.l_out", 0}, /* 0.05 a row */
-        {"kjv-llama", "ggml-cpu", "logits", "logits", 0x1p-6},                   /* 0.3 a row */
-        {"kjv-llama", "f32", "logits", "logits", 0},
-        {"kjv-qwen2", "ggml-cpu", "token_embd,*l_out,logits", "blk.2.l_out", 0}, /* 0.75 a row, of binary16 */
-        {"kjv-qwen2", "ggml-cpu", "logits", "logits", 0x1p-10},
-        {"kjv-qwen2", "f16kv", "logits", "logits", 0},
+        {"kjv-llama", "ggml-cpu", "token_embd,*l_out,logits", "blk.2.l_out", NULL, 0}, /* 0.05 a row */
+        {"kjv-llama", "ggml-cpu", "logits", "logits", NULL, 0x1p-6},                   /* 0.3 a row */
+        {"kjv-llama", "ggml-cpu", "logits", "logits", "q8_0/f16", 0x1p-6},
+        {"kjv-llama", "ggml-cpu", "logits", "logits", "iq4_nl/f16", 0x1p-2}, /* they take values of K over */
+        {"kjv-llama", "ggml-cpu", "logits", "logits", "f16/q5_0", 0x1p-3},
+        {"kjv-llama", "f32", "logits", "logits", NULL, 0},
+        {"kjv-qwen2", "ggml-cpu", "token_embd,*l_out,logits", "blk.2.l_out", NULL, 0}, /* 0.75 a row, of binary16 */
+        {"kjv-qwen2", "ggml-cpu", "logits", "logits", NULL, 0x1p-10},
+        {"kjv-qwen2", "f16kv", "logits", "logits", NULL, 0},
     };
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         for (size_t m = 0; m < N_MODEL; m++) {
             if (!strstr(models[m], wide[i].model)) continue;
             bench b = open_bench(models[m], (recording){.tensors = wide[i].recorded});
             int32_t node = fd_graph_find(b.graph, wide[i].node);
-            double sums, leave = fd_steps_leave(b.graph, fd_numerics_class_find(wide[i].class_), b.ref, node, &sums);
+            double sums, leave = fd_steps_leave(b.graph, fd_numerics_class_find(wide[i].class_), b.ref, wide[i].kv_type,
+                                                node, &sums);
             cr_expect_float_eq(leave, wide[i].leave, 1e-9, "%s, %s, %s: %g", wide[i].model, wide[i].class_,
                                wide[i].recorded, leave);
             close_model(&b);

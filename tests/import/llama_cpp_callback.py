@@ -69,6 +69,10 @@ for name, values in tensors.items():
     elif node == "ffn_moe_weights":
         save("ffn_moe_weights-%d.GET_ROWS" % layer, 0.5 * flat[None, :, :, None])
         save("ffn_moe_weights_norm-%d.DIV" % layer, flat[None, None])
+    elif node == "ffn_moe_topk":  # a view of all of them in order, which alone is computed
+        n_expert = tensors["blk.%d.ffn_moe_logits" % layer].shape[-1]
+        order = [[*row, *(e for e in range(n_expert) if e not in row)] for row in flat.astype(int).tolist()]
+        save("ffn_moe_argsort-%d.ARGSORT" % layer, np.array(order)[None, None], np.int32)
     elif node in EXPERTS:
         save(EXPERTS[node] % layer, values[None])
     elif node in ROWS:

@@ -58,6 +58,7 @@ static const struct {
     {"heads=2", 1, {6}, 2, {2, 3}, {0, 1, 2, 3, 4, 5}},
     {"heads=n_head", 1, {8}, 2, {4, 2}, {0, 1, 2, 3, 4, 5, 6, 7}},
     {"slice=1:3", 2, {2, 3}, 2, {2, 2}, {1, 2, 4, 5}},
+    {"slice=1:n_expert_used", 1, {4}, 1, {2}, {1, 2}}, /* n_expert_used 3 */
     {"scale=0.5", 1, {3}, 1, {3}, {0, 0.5, 1}},
     {"scale=1/4", 1, {3}, 1, {3}, {0, 0.25, 0.5}},
     {"scale=1/sqrt(head_dim)", 1, {3}, 1, {3}, {0, 0.25, 0.5}}, /* head_dim 16 */
@@ -74,7 +75,8 @@ static const struct {
     {"arch=gemma2,gemma3 heads=2", 1, {4}, 2, {2, 2}, {0, 1, 2, 3}},
 };
 static const fd_name_map_values values = {
-    .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64, [FD_NAME_MAP_N_FF] = 2},
+    .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64, [FD_NAME_MAP_N_FF] = 2,
+           [FD_NAME_MAP_N_EXPERT_USED] = 3},
     .attn_scale = 0.5,
     .rope_neighbours = 1};
 
@@ -118,6 +120,7 @@ Test(map, operations_that_do_not_fit_are_refused) {
         {"permute=0,1", "permute does not fit"},
         {"heads=4", "heads does not fit"},
         {"slice=0:7", "slice does not fit"},
+        {"slice=3:n_expert_used", "slice does not fit"},
         {"reshape=2,3 interleave", "interleave does not fit a tensor of shape [2, 3]"},
         {"part=up", "part does not fit a tensor of shape [6]"},
         {"part=q", "part needs the parts' widths, which nothing says: give --model"},

@@ -260,7 +260,7 @@ Test(quant, block_sizes_are_the_tables) {
 
 /* A NaN or Inf must not come back as an ordinary number, whatever it does to its block. */
 Test(quant, nan_and_inf_are_not_hidden_by_encoding) {
-    const uint32_t dtypes[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1};
+    const uint32_t dtypes[] = {FD_F32, FD_F16, FD_BF16, FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1, FD_IQ4_NL};
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t b = 0; b < 4; b++)

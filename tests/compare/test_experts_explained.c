@@ -1,0 +1,113 @@
+/* Mistakes of a mixture of experts that only some rows show, and those that move the weights; through spans, and in a class that no
+ * trace states. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
+
+static const int32_t small[N_PREFILL + N_DECODE] = {1, 30, 45, 103, 26, 7, 51, 88}; /* of a vocabulary of 128 */
+
+/* Expert 3 is chosen in some of these rows alone. */
+static void expert_3_left_out(const fd_op_args *args) {
+    const int64_t n = args->node->shape[1], n_row = args->n_pos * args->node->shape[0];
+    run_clean(args);
+    for (int64_t i = 0; i < n_row; i++)
+        if (((const float *)args->in[1])[i] >= 3) memset((float *)args->out + i * n, 0, sizeof(float) * (size_t)n);
+}
+
+/* Each takes two rows of a step. */
+static void two_rows_each(const fd_op_args *args) {
+    const int64_t n = args->node->shape[1], n_row = args->n_pos * args->node->shape[0];
+    int taken[64] = {0};
+    run_clean(args);
+    for (int64_t i = 0; i < n_row; i++)
+        if (taken[(int)((const float *)args->in[1])[i]]++ >= 2)
+            memset((float *)args->out + i * n, 0, sizeof(float) * (size_t)n);
+}
+
+static float *weights; /* of the step, by the node that computes them; owned */
+
+static void keep_weights(const fd_op_args *args) {
+    const size_t size = sizeof *weights * (size_t)(args->n_pos * fd_node_width(args->node));
+    run_clean(args);
+    free(weights);
+    weights = malloc(size);
+    cr_assert(weights);
+    memcpy(weights, args->out, size);
+}
+
+static void times_weight(const fd_op_args *args) {
+    const int64_t n = args->node->shape[1];
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * args->node->shape[0] * n; i++) ((float *)args->out)[i] *= weights[i / n];
+}
+
+static void unweighted(const fd_op_args *args) {
+    const int64_t n_weight = args->n_pos * args->graph->nodes[args->node->input[1]].shape[0];
+    float *ones = malloc(sizeof *ones * (size_t)n_weight);
+    fd_op_args own = *args;
+    cr_assert(ones);
+    for (int64_t i = 0; i < n_weight; i++) ones[i] = 1;
+    own.in[1] = ones;
+    run_clean(&own);
+    free(ones);
+}
+
+static fd_graph *weighted_inputs(const bench *b) {
+    static const char *const suffixes[] = {"ffn_moe_weights", "ffn_moe_gate", "ffn_moe_up", "ffn_moe_out"};
+    static const fd_override_fn how[] = {keep_weights, times_weight, times_weight, unweighted};
+    fd_graph *faulty;
+    fd_error err = {0};
+    must(fd_graph_clone(b->graph, &faulty, &err), &err);
+    for (int32_t i = 0; i < faulty->n_node; i++)
+        for (int k = 0; k < 4; k++)
+            if (ends_with(faulty->nodes[i].name, suffixes[k])) faulty->nodes[i].override = how[k];
+    return faulty;
+}
+
+static void expect_said(const bench *b, fd_graph *faulty, recording how, const char *name, const char *says,
+                        const char *class_) {
+    how.tokens = small;
+    fd_verdict v = judged(b, faulty, how);
+    const fd_explanation *e = &v.diagnosis.explanation;
+    const char *found = e->named ? e->remaining[0].summary : unnamed_of(e);
+    cr_expect_eq(v.status, FD_DIVERGED, "%s in %s, %s", name, how.emulated, how.tensors);
+    cr_expect(e->named && strcmp(e->remaining[0].name, name) == 0, "%s, %s: %s", how.tensors, v.divergence.node, found);
+    cr_expect(strstr(found, says), "%s, %s, %s: %s", how.tensors, v.divergence.node, v.replay.numerics, found);
+    if (class_) cr_expect_str_eq(v.replay.numerics, class_, "%s, %s", how.tensors, v.divergence.node);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+}
+
+Test(experts, one_that_is_left_out_is_named_whatever_rows_chose_it) {
+    const char *const recorded[] = {all, layers};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int i = 0; i < 2; i++)
+        expect_said(&b, spoiled_everywhere(&b, "ffn_moe_down", expert_3_left_out),
+                    (recording){.emulated = "f32", .tensors = recorded[i]}, "experts_left_out", "expert 3 gives zeros",
+                    NULL);
+    close_model(&b);
+}
+
+Test(experts, rows_beyond_their_room_are_named) {
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    expect_said(&b, spoiled_everywhere(&b, "ffn_moe_down", two_rows_each),
+                (recording){.emulated = "f32", .tensors = all}, "experts_left_out", "an expert takes so many rows",
+                NULL);
+    close_model(&b);
+}
+
+Test(experts, weights_on_their_inputs_are_named_and_show_the_class) {
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    expect_said(&b, weighted_inputs(&b), (recording){.emulated = "f32", .tensors = all}, "expert_inputs_weighted",
+                "applied to what they read", NULL);
+    expect_said(&b, weighted_inputs(&b), (recording){.emulated = "f16kv", .numerics = "unknown", .tensors = layers},
+                "expert_inputs_weighted", "applied to what they read", "f16kv");
+    free(weights);
+    close_model(&b);
+}
