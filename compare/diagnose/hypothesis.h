@@ -80,6 +80,8 @@ typedef enum fd_cache_rule {
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
+    FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
+    FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
 } fd_cache_rule;
 typedef enum fd_stride_rule {
     FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
@@ -187,6 +189,9 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
 bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot);
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width);
+
+/* Is some of the cache fitted to what attention made of it? */
+bool fd_hypothesis_fits_cache(const fd_hypothesis *h);
 
 /* FD_GUESS_CACHE: the rows of a cache, n_row of `width`, in place (hypothesis_cache.c). `other`: those of node h->other,
  * as wide; NULL where that is not asked for. */

@@ -21,6 +21,9 @@ void fd_hypothesis_round(const fd_hypothesis *h, const fd_node *node, const fd_o
 void fd_hypothesis_function(const fd_node *node, const fd_output_rows *out, double *tau);
 
 /* FD_OWN_LOW_RANK: rows in place. */
+/* Are rows of the cache others before they are read? */
+bool fd_hypothesis_moves_cache(const fd_hypothesis *h);
+
 void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out);
 
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */

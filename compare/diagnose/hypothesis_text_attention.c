@@ -98,6 +98,14 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     case FD_CACHE_UNKNOWN:
         SAY("the %s %s that attention reads %s not what was written: nor zeros, nor other rows", cache, rows, are);
         break;
+    case FD_CACHE_LATE:
+        SAY("the %s %s are written %d place%s too far: attention reads what stood at %d before, and at %d the row of "
+            "%d",
+            cache, rows, h->n, h->n == 1 ? "" : "s", h->first, h->first + h->n, h->first);
+        break;
+    case FD_CACHE_OWN:
+        SAY("attention reads each position's own row of %s before it is written: what stood there is another", cache);
+        break;
     }
 }
 

@@ -42,6 +42,18 @@ static void another_run(float *rows, const float *right, const fd_op_args *args,
     for (int64_t i = 2 * width; i < 5 * width && i < args->n_kv * width; i++) rows[i] = sinf((float)(i % 97));
 }
 
+/* From position 3 on, and place 3 has what stood there before. */
+static void one_place_late(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)own;
+    for (int64_t p = 4; p < args->n_kv; p++)
+        memcpy(rows + p * width, right + (p - 1) * width, sizeof *rows * (size_t)width);
+    for (int64_t i = 3 * width; i < 4 * width && args->n_kv > 3; i++) rows[i] = sinf((float)(i % 97));
+}
+static void own_not_written_yet(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right;
+    for (int64_t i = own * width; i < (own + 1) * width && args->n_pos == 1; i++) rows[i] = cosf((float)(i % 89));
+}
+
 static void shifted(const fd_op_args *args) {
     read_from(args, one_before);
 }
@@ -50,6 +62,13 @@ static void ring(const fd_op_args *args) {
 }
 static void stale(const fd_op_args *args) {
     read_from(args, another_run);
+}
+
+static void late(const fd_op_args *args) {
+    read_from(args, one_place_late);
+}
+static void own_stale(const fd_op_args *args) {
+    read_from(args, own_not_written_yet);
 }
 
 static fd_node *mix_of(const fd_graph *g, const fd_node *scores) {
@@ -68,6 +87,12 @@ static void short_ring(fd_graph *g, fd_node *n) {
 }
 static void stale_rows(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = stale;
+}
+static void late_rows(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = late;
+}
+static void own_rows(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = own_stale;
 }
 static void stale_values(fd_graph *g, fd_node *n) {
     (void)g;
@@ -105,6 +130,9 @@ static const struct {
     {{"attn_scores", stale_rows, "cache_rows_stale",
       "the K and V rows of positions 2…4 that attention reads are not what"},
      false},
+    {{"attn_scores", late_rows, "cache_slots_late", "the K and V rows from position 3 on are written 1 place too far"},
+     false},
+    {{"attn_scores", own_rows, "own_row_stale", "each position's own row of K and V before it is written"}, false},
     {{"blk.1.attn_out", stale_values, "cache_rows_stale",
       "the V rows of positions 2…4 that attention reads are not what"},
      false},
