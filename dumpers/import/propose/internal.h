@@ -84,6 +84,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
 typedef struct fd_proposer {
     const fd_source *source;
     const fd_trace *ref;
+    const fd_name_map *own; /* NULL: ref is the right run */
     fd_import_plan plan;
     fd_proposed *items;
     size_t n, room;
