@@ -6,7 +6,7 @@
 
 #include "compare/diagnose/guesses.h"
 
-enum { MOST_PAGES = 8, MOST_ROWS = 64 };
+enum { MOST_PAGES = 8, MOST_ROWS = 64, MOST_PAGE = 16 };
 
 fd_code fd_guess_cache_rows(fd_trial *t, fd_hypothesis h, fd_error *err) {
     if (h.end == t->all.request->args.n_kv) {
@@ -220,6 +220,36 @@ static fd_code try_late_slots(fd_trial *t, const columns *c, int32_t first, int3
     return FD_OK;
 }
 
+/* Roundings of 16 bits in attention leave as much as the few directions of other keys. */
+#define MOST_ROUNDING 0x1p-22
+
+/* Of attention that shows its output alone: rows from the first that departs on one place too far, which each position's own row that
+ * is none of its own explains as well; that, in several rows; a row; a page, of K and V alike. */
+static fd_code try_attended(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = -1, .layer = FD_ANY_LAYER, .which = FD_CACHE_LATE, .n = 1};
+    const int32_t n_kv = r->args.n_kv;
+    const fd_numerics_class *c = r->numerics;
+    if (!c || fmax(fmax(c->u_attn, c->u_in), fmax(c->u_kv, c->u_op)) > MOST_ROUNDING) return FD_OK;
+    h.first = r->args.pos0 + r->n_unjudged;
+    FD_TRY(fd_trial_try(t, &h, err));
+    h = (fd_hypothesis){.guess = FD_GUESS_CACHE, .node = -1, .layer = FD_ANY_LAYER, .which = FD_CACHE_OWN};
+    if (!fd_trial_fits(t) && r->args.n_pos - r->n_unjudged > 1) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_CACHE_UNKNOWN;
+    for (int32_t size = 1; size <= MOST_PAGE; size *= size == 1 ? 4 : 2)
+        for (h.first = 0; h.first < n_kv && !fd_trial_fits(t); h.first += size) {
+            h.end = h.first + size;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
+/* Was what is mixed, or the scores that it comes from, recorded? */
+static bool shows_weights(const fd_explain_request *r) {
+    const fd_node *softmax = &r->args.graph->nodes[r->args.node->input[0]];
+    return !r->tensor || r->tensor(r->user, softmax->id) || r->tensor(r->user, softmax->input[0]);
+}
+
 /* Of keys: whole columns, few enough that the others say all else is right. */
 fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
@@ -234,5 +264,7 @@ fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
         if (fd_trial_fits(t) || 2 * (h.end - h.first) > r->args.n_kv) return FD_OK;
         return try_alone_and_both(t, h, err);
     }
-    return r->args.node->op == FD_OP_ATTN_MIX && r->args.n_kv <= MOST_ROWS ? try_unknown_values(t, h, err) : FD_OK;
+    if (r->args.node->op != FD_OP_ATTN_MIX || r->args.n_kv > MOST_ROWS) return FD_OK;
+    FD_TRY(try_unknown_values(t, h, err));
+    return fd_trial_fits(t) || shows_weights(r) ? FD_OK : try_attended(t, err);
 }

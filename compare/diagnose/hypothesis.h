@@ -217,6 +217,7 @@ typedef struct fd_output_rows {
     int64_t other_width;
     const float *in[2];            /* what the op reads; NULL: no such input */
     const float *weights, *values; /* of ATTN_MIX: what it reads, values from position 0 on */
+    bool weights_known;            /* these or their scores were recorded */
     int32_t n_kv_head;
     double *scratch; /* twice as many as rows has */
 } fd_output_rows;

@@ -76,8 +76,7 @@ static void ring_of_values(const fd_hypothesis *h, const fd_node *node, const fd
 
 /* ---- fitted ---- */
 
-/* The rows [*first, *end) of the cache that are fitted where the row at position `own` reads it. */
-static void fitted(const fd_hypothesis *h, int64_t own, int64_t n_kv, int64_t *first, int64_t *end) {
+void fd_hypothesis_fitted_rows(const fd_hypothesis *h, int64_t own, int64_t n_kv, int64_t *first, int64_t *end) {
     *first = h->which == FD_CACHE_OWN ? own : h->first;
     *end = h->which == FD_CACHE_OWN ? own + 1 : h->which == FD_CACHE_LATE ? *first + h->n : end_of(h, n_kv);
     if (*end > n_kv) *end = n_kv;
@@ -88,7 +87,7 @@ static void fit_keys(const fd_hypothesis *h, const fd_node *node, const fd_outpu
     const int64_t n_kv = out->width / node->shape[0];
     for (int64_t at = 0; at < out->n_row * out->width; at += n_kv) {
         int64_t key, end;
-        fitted(h, out->pos0 + at / out->width, n_kv, &key, &end);
+        fd_hypothesis_fitted_rows(h, out->pos0 + at / out->width, n_kv, &key, &end);
         for (; key < end; key++) out->rows[at + key] = out->candidate[at + key];
     }
 }
@@ -203,7 +202,7 @@ static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_out
         value_fit f = {out, n_head, n_kv, out->width / n_head, group, 0, row, row + each};
         least_squares s = {0};
         int64_t end;
-        fitted(h, out->pos0 + row, n_kv, &f.first, &end);
+        fd_hypothesis_fitted_rows(h, out->pos0 + row, n_kv, &f.first, &end);
         s.n = end - f.first;
         if (s.n <= 0 || each * group <= s.n) return;
         s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
@@ -220,5 +219,8 @@ void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, con
     if (keys && ring) ring_of_keys(h, node, out);
     if (keys && !ring && out->candidate) fit_keys(h, node, out);
     if (values && ring) ring_of_values(h, node, out);
-    if (values && !ring && out->candidate) fit_values(h, node, out);
+    if (values && !ring && out->candidate && h->node < 0 && !out->weights_known)
+        fd_hypothesis_attended(h, node, out);
+    else if (values && !ring && out->candidate)
+        fit_values(h, node, out);
 }
