@@ -96,7 +96,7 @@ typedef enum fd_row_rule {
 } fd_row_rule;
 typedef enum fd_token_rule {
     FD_TOKEN_OFFSET, /* id + n */
-    FD_TOKEN_BEFORE, /* of `n` positions before */
+    FD_TOKEN_BEFORE, /* of `n` positions before; below 0: after */
     FD_TOKEN_MODULO, /* id mod n */
 } fd_token_rule;
 typedef enum fd_state_rule {

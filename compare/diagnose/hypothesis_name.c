@@ -56,7 +56,8 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
-    case FD_GUESS_TOKEN: return h->which == FD_TOKEN_BEFORE ? "earlier_token" : "other_token";
+    case FD_GUESS_TOKEN:
+        return h->which != FD_TOKEN_BEFORE ? "other_token" : h->n < 0 ? "later_token" : "earlier_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
     case FD_GUESS_ORDER: return "other_order";
     case FD_GUESS_ROWS: return "other_rows";

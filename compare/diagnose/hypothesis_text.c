@@ -140,7 +140,8 @@ static void token_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->which == FD_TOKEN_MODULO)
         SAY("each row is the embedding of the token's id mod %d", h->n);
     else if (h->which == FD_TOKEN_BEFORE)
-        SAY("each row is the embedding of the token %d position%s before", h->n, h->n == 1 ? "" : "s");
+        SAY("each row is the embedding of the token %d position%s %s", h->n < 0 ? -h->n : h->n,
+            h->n * h->n == 1 ? "" : "s", h->n < 0 ? "after" : "before");
     else
         SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
 }

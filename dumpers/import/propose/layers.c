@@ -140,6 +140,29 @@ static void refuse_outside(const fd_proposer *p, fd_proposed *item) {
     item->best[0].node = -1;
 }
 
+/* Of names of layers that all have one form: are they, but for one at most, near to no node? */
+static bool stands_alone(const fd_proposer *p, const fd_proposed *item) {
+    for (int number = 0; number < 4; number++) {
+        char pattern[300];
+        bool same = fd_propose_layer_of(p, item->name, number, false, pattern, sizeof pattern) >= 0;
+        for (size_t i = 0; i < p->n && same; i++) {
+            const fd_proposed *other = &p->items[i];
+            fd_name_map_capture capture;
+            if (other == item || !fd_propose_name_has_layer(p, other->name)) continue;
+            same = fd_name_map_matches(pattern, other->name, &capture) && !is_clear(p, other);
+        }
+        if (same) return true;
+    }
+    return false;
+}
+
+/* Where layers left one tensor each, one of which is near to some node and has not its values, that says nothing of what they are:
+ * behind a bug of every layer any tensor of the first may be near to any of them. */
+static void refuse_single(const fd_proposer *p, fd_proposed *item) {
+    if (!is_clear(p, item) || item->best[0].away <= OWN_VALUES || !every_layer_has(p, item->name)) return;
+    if (stands_alone(p, item)) item->clear = item->matched = false;
+}
+
 /* Are names with a number that node in two other layers or more, and none is any node of its own layer? */
 static bool is_numbered_elsewhere(const fd_proposer *p, int32_t node) {
     const fd_trace_node *own = fd_trace_node_at(p->ref, node);
@@ -186,6 +209,7 @@ static bool repeats(const fd_proposer *p, const fd_proposed *item) {
 void fd_propose_compare_layers(fd_proposer *p) {
     for (size_t i = 0; i < p->n; i++) refuse_outside(p, &p->items[i]);
     for (size_t i = 0; i < p->n; i++) refuse_layer(p, &p->items[i]);
+    for (size_t i = 0; i < p->n; i++) refuse_single(p, &p->items[i]);
     for (size_t i = p->n; i-- > 0;)
         if (is_clear(p, &p->items[i]) && repeats(p, &p->items[i]))
             p->items[i].clear = false, p->items[i].differs = true;
