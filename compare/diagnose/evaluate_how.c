@@ -1,4 +1,4 @@
-/* Ops that a hypothesis runs in another way: with another state, by another statistic, twice, or with fewer experts. */
+/* Ops that a hypothesis runs in another way: with another state, by another statistic, twice. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,46 +94,6 @@ static void run_twice(const fd_evaluation *ev, const fd_op_args *args) {
     free(once);
 }
 
-/* What the experts of `set` leave of the candidate's row: Σ (c - Σ w x)². */
-static double left_by(uint32_t set, const float *candidate, const float *x, const float *w, int32_t k, int64_t n) {
-    double squares = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double y = 0;
-        for (int32_t e = 0; e < k; e++)
-            if (set >> e & 1) y += (double)w[e] * (double)x[e * n + i];
-        squares += ((double)candidate[i] - y) * ((double)candidate[i] - y);
-    }
-    return squares;
-}
-
-/* In each row of the candidate's the experts that come nearest to it, all of them where none come nearer. */
-static void run_some_experts(const fd_evaluation *ev, const fd_op_args *args) {
-    const fd_explain_request *r = ev->bench->request;
-    const int32_t k = args->graph->nodes[args->node->input[1]].shape[0];
-    const int64_t n = fd_node_width(args->node);
-    const float *candidate = r->output + (args->pos0 - r->args.pos0) * n;
-    const size_t size = sizeof(float) * (size_t)(args->n_pos * k);
-    float *weights = malloc(size);
-    fd_op_args some = *args;
-    if (weights) memcpy(weights, args->in[1], size);
-    for (int64_t row = 0; weights && row < args->n_pos; row++) {
-        const float *x = (const float *)args->in[0] + row * k * n, *c = candidate + row * n;
-        float *w = weights + row * k;
-        const uint32_t all = (1u << k) - 1;
-        uint32_t best = all;
-        double least = left_by(all, c, x, w, k, n);
-        for (uint32_t set = 0; set < all; set++) {
-            const double left = left_by(set, c, x, w, k, n);
-            if (left < least) least = left, best = set;
-        }
-        for (int32_t e = 0; e < k; e++)
-            if (!(best >> e & 1)) w[e] = 0;
-    }
-    if (weights) some.in[1] = weights;
-    fd_call_op(r->op, FD_NUMERICS_EXACT, &some);
-    free(weights);
-}
-
 /* For each K/V head the op on a cache of that head alone, of which the query heads that read it are taken. */
 static void run_mapped_queries(const fd_evaluation *ev, const fd_op_args *args) {
     const fd_hypothesis *h = &ev->h;
@@ -159,33 +119,6 @@ static void run_mapped_queries(const fd_evaluation *ev, const fd_op_args *args) 
 
 static bool maps_queries(const fd_hypothesis *h) {
     return h->guess == FD_GUESS_MAPPED && h->which == FD_MAPPED_QUERIES;
-}
-
-/* Of each chosen expert in each row the bias that comes nearest to the candidate, the right one where none comes nearer. */
-static void run_other_biases(const fd_evaluation *ev, const fd_op_args *args) {
-    const fd_explain_request *r = ev->bench->request;
-    const fd_weight *bias = args->weight[1];
-    const int64_t n = bias->n_col, n_expert = bias->n_row, n_row = args->n_pos * args->node->shape[0];
-    const float *ids = args->in[1], *candidate = r->output + (args->pos0 - r->args.pos0) * args->node->shape[0] * n;
-    float *biases = malloc(sizeof *biases * (size_t)(n_expert * n));
-    fd_call_op(r->op, FD_NUMERICS_EXACT, args);
-    if (biases) fd_dot_widen_weight(FD_DOT_AS_IS, bias, biases);
-    for (int64_t row = 0; biases && row < n_row; row++) {
-        const int64_t own = fd_expert_of((double)ids[row], n_expert);
-        float *y = (float *)args->out + row * n;
-        double least = INFINITY;
-        int64_t best = own;
-        for (int64_t e = 0; own >= 0 && e < n_expert; e++) {
-            double left = 0;
-            for (int64_t i = 0; i < n; i++) {
-                const double with = (double)y[i] - (double)biases[own * n + i] + (double)biases[e * n + i];
-                left += ((double)candidate[row * n + i] - with) * ((double)candidate[row * n + i] - with);
-            }
-            if (left < least) least = left, best = e;
-        }
-        for (int64_t i = 0; i < n && best != own; i++) y[i] += biases[best * n + i] - biases[own * n + i];
-    }
-    free(biases);
 }
 
 /* A norm that rounds before it multiplies by its weight, a gated activation before it multiplies by up: element i is
@@ -255,16 +188,10 @@ fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args
     return done ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
 }
 
-/* At the node asked about alone, whose rows are the candidate's. */
-static bool is_of_experts(const fd_evaluation *ev, const fd_node *node) {
-    return ev->h.guess == FD_GUESS_OWN && ev->h.which >= FD_OWN_EXPERTS &&
-           node->id == ev->bench->request->args.node->id;
-}
-
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_guess guess = ev->h.guess;
     return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE ||
-            is_of_experts(ev, node) || rounds_factor(&ev->h) || maps_queries(&ev->h)) &&
+            fd_bench_is_of_experts(ev, node) || rounds_factor(&ev->h) || maps_queries(&ev->h)) &&
            fd_hypothesis_may_concern(&ev->h, node);
 }
 
@@ -272,8 +199,7 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_STATE) run_with_state(ev, args);
     if (ev->h.guess == FD_GUESS_STATISTIC) run_by_statistic(ev, args);
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
-    if (is_of_experts(ev, args->node) && ev->h.which == FD_OWN_EXPERTS) run_some_experts(ev, args);
-    if (is_of_experts(ev, args->node) && ev->h.which == FD_OWN_EXPERT_BIAS) run_other_biases(ev, args);
+    if (fd_bench_is_of_experts(ev, args->node)) fd_bench_run_experts(ev, args);
     if (rounds_factor(&ev->h)) run_rounded_factor(ev, args);
     if (maps_queries(&ev->h)) run_mapped_queries(ev, args);
 }

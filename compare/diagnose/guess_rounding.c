@@ -82,7 +82,13 @@ static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
 
 fd_code fd_guess_everywhere(fd_trial *t, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
+    const fd_hypothesis before = {
+        .guess = FD_GUESS_OWN, .node = -1, .layer = FD_ANY_LAYER, .which = FD_OWN_EXPERT_INPUTS};
     int32_t n_of[FD_OP_COUNT] = {0};
+    bool experts = false;
+    for (int32_t i = 0; i < t->n_span; i++)
+        experts |= nodes[t->span[i]].op == FD_OP_EXPERT_MATMUL || nodes[t->span[i]].op == FD_OP_EXPERT_SUM;
+    if (experts && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &before, err));
     for (int32_t i = 0; i < t->n_span; i++)
         if (++n_of[nodes[t->span[i]].op] == 2 && !fd_trial_fits(t))
             FD_TRY(try_everywhere(t, (int32_t)nodes[t->span[i]].op + 1, err));

@@ -34,7 +34,8 @@ fd_code fd_guess_values(fd_trial *trial, fd_error *err);
 fd_code fd_guess_cache_rows(fd_trial *trial, fd_hypothesis h, fd_error *err);
 fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 
-/* Rounding, or a branch times a factor, at all nodes of an op in the span together; rounding at one (guess_rounding.c). */
+/* Rounding, or a branch times a factor, at all nodes of an op in the span together, experts that are weighed before and not behind;
+ * rounding at one (guess_rounding.c). */
 fd_code fd_guess_everywhere(fd_trial *trial, fd_error *err);
 fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);
 

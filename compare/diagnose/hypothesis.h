@@ -116,12 +116,13 @@ typedef enum fd_statistic {
 typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
-    FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
-    FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
-    FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
-    FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
-    FD_OWN_EXPERTS,     /* of a sum of experts, which of the chosen ones are added */
-    FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
+    FD_OWN_ELEMENTS,      /* [first, end) of every row, all of them: rows of a weight */
+    FD_OWN_LOW_RANK,      /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
+    FD_OWN_FUNCTION,      /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
+    FD_OWN_LOG_SOFTMAX,   /* a term, and which: less log Σ e^x */
+    FD_OWN_EXPERTS,       /* of a sum of experts, which of the chosen ones are added */
+    FD_OWN_EXPERT_BIAS,   /* of a chosen expert, whose bias is added */
+    FD_OWN_EXPERT_INPUTS, /* nothing is fitted: what the experts read is weighed, and not what they give */
 } fd_own_rule;
 typedef enum fd_round_rule {
     FD_ROUNDED_RESULT,

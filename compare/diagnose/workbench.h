@@ -70,6 +70,9 @@ bool fd_bench_keeps_context(const fd_evaluation *ev);
 bool fd_bench_writes_late(const fd_evaluation *ev, const fd_node *node);
 
 /* evaluate_how.c: ops that the hypothesis runs in another way. */
+/* evaluate_experts.c */
+bool fd_bench_is_of_experts(const fd_evaluation *ev, const fd_node *node);
+void fd_bench_run_experts(const fd_evaluation *ev, const fd_op_args *args);
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node);
 void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args);
 /* tau: bounds of the op as it is. Those of what it rounds on the way are added: a value near the middle between two goes either way. */
