@@ -172,6 +172,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
                  {FD_KEYS_SINKS, 2, n_kv - 2 < MOST_TILE ? n_kv - 2 : MOST_TILE},
                  {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_NOT_OWN, 1, 1},
+                 {FD_KEYS_NOT_LAST, 1, !args->row_by_row && n_kv == args->batch_end},
                  {FD_KEYS_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_TILE, 2, n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE},
                  {FD_KEYS_FAR, 2, 3},

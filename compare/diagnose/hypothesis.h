@@ -68,6 +68,7 @@ typedef enum fd_key_rule {
     FD_KEYS_NOT_FIRST_N,
     FD_KEYS_FIRST_N,
     FD_KEYS_NOT_OWN,
+    FD_KEYS_NOT_LAST, /* the last row of what is asked about, that is of its step, does not see itself */
     FD_KEYS_CHUNK, /* the step that begins at position `n` sees as many keys as if it were the first */
     FD_KEYS_TILE,  /* those after the last whole tile of `n`, where there is one */
     FD_KEYS_FAR,   /* every `n`th of those that are more than `other` positions before its own */

@@ -83,6 +83,13 @@ static void one_step_late(const fd_op_args *args) {
     free(own);
 }
 
+static void last_not_seen(const fd_op_args *args) {
+    const int64_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    run_clean(args);
+    for (int64_t head = 0; head < n_head && args->n_pos > 1; head++)
+        ((float *)args->out)[((args->n_pos - 1) * n_head + head) * n_kv + args->pos0 + args->n_pos - 1] = -INFINITY;
+}
+
 static const struct {
     const char *what, *nodes;
     fd_override_fn how;
@@ -97,6 +104,9 @@ static const struct {
     {"the last row of a chunk was not written", ".cache_v", last_not_written, "*", "f32", "zeros", ""},
     {"softmax's sum has more in later steps", ".attn_weights", sums_of_more, "", "f32", "row_factor", ""},
     {"decode gives the result of the step before", "logits", one_step_late, "*", "f32", "other_rows", ""},
+    {"the last row of a chunk does not see itself", ".attn_scores", last_not_seen, "", "f32", "keys_hidden", ""},
+    {"the last row of a chunk does not see itself, as recorded", ".attn_scores", last_not_seen, "*", "f32",
+     "keys_hidden", ""},
     {"V is larger in decode", ".cache_v", larger_in_decode, "", "f32", "factor", ""},
     {"V is larger in decode, as recorded", ".cache_v", larger_in_decode, "*", "f32", "factor", ""},
     {"V in int8 is no other rows", ".cache_v", int8_values, "", "hf-f16", "", "cache_rows_stale"},
