@@ -232,9 +232,10 @@ static fd_code try_attended(fd_trial *t, fd_error *err) {
     const fd_numerics_class *c = r->numerics;
     if (!c || fmax(fmax(c->u_attn, c->u_in), fmax(c->u_kv, c->u_op)) > MOST_ROUNDING) return FD_OK;
     h.first = r->args.pos0 + r->n_unjudged;
-    FD_TRY(fd_trial_try(t, &h, err));
+    const bool several = t->out->n_departing > 1;
+    if (several) FD_TRY(fd_trial_try(t, &h, err));
     h = (fd_hypothesis){.guess = FD_GUESS_CACHE, .node = -1, .layer = FD_ANY_LAYER, .which = FD_CACHE_OWN};
-    if (!fd_trial_fits(t) && r->args.n_pos - r->n_unjudged > 1) FD_TRY(fd_trial_try(t, &h, err));
+    if (!fd_trial_fits(t) && several) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_CACHE_UNKNOWN;
     for (int32_t size = 1; size <= MOST_PAGE; size *= size == 1 ? 4 : 2)
         for (h.first = 0; h.first < n_kv && !fd_trial_fits(t); h.first += size) {

@@ -108,6 +108,19 @@ static int64_t rows_that_tell(const attended *a, int64_t from, int64_t to, int u
     return n < to - from ? n : to - from;
 }
 
+/* More than roundings of binary32 leave. */
+#define LEAST_CHANGE 1e-4
+
+static bool departs(const attended *a, int64_t from, int64_t to) {
+    double change = 0, all = 0;
+    for (int64_t i = from * a->out->width; i < to * a->out->width; i++) {
+        const double d = (double)a->out->candidate[i] - (double)a->out->rows[i];
+        change += d * d;
+        all += (double)a->out->rows[i] * (double)a->out->rows[i];
+    }
+    return change > LEAST_CHANGE * LEAST_CHANGE * all;
+}
+
 static bool fit_rows(const attended *a, int64_t from, int64_t to, int unknown) {
     const int64_t n = (to - from) * a->group;
     double *memory = malloc(sizeof *memory * (size_t)(2 * n * a->dim + unknown * n));
@@ -129,21 +142,37 @@ static int64_t first_row(const attended *a) {
     return row;
 }
 
+/* The next rows from `row` on that tell, with some before them where they are too few: their end; `row`: they do not. */
+static int64_t next_rows(const attended *a, int64_t row, int64_t *from, bool *departing) {
+    const bool own = a->h->which == FD_CACHE_OWN, late = a->h->which == FD_CACHE_LATE;
+    const int64_t n_row = a->out->n_row, least = first_row(a);
+    int64_t first, end;
+    fd_hypothesis_fitted_rows(a->h, a->out->pos0 + row, a->n_kv, &first, &end);
+    const int unknown = (int)(end - first);
+    const int64_t n = rows_that_tell(a, row, own ? row + 1 : n_row, unknown), to = row + n;
+    if (n <= 0) return row;
+    for (*from = row; *from > least && !own; --*from)
+        if ((to - *from) * a->group > unknown && !(late && to - *from < FEWEST_ROWS_OF_LATE)) break;
+    const int64_t n_all = to - *from;
+    *departing = departs(a, row, to);
+    if (n_all * a->group <= unknown || (late && n_all < FEWEST_ROWS_OF_LATE)) return row;
+    return n_all <= rows_that_tell(a, *from, n_row, unknown) && fit_rows(a, *from, to, unknown) ? to : row;
+}
+
+/* Early rows see so few keys that any values explain them: they are taken as they are, if later ones that depart tell. */
 void fd_hypothesis_attended(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
-    const int64_t n_head = node->shape[0], n_kv = out->pos0 + out->n_row;
-    const attended a = {h, out, n_head, n_kv, out->width / n_head, n_head / out->n_kv_head};
-    const bool own = h->which == FD_CACHE_OWN;
-    for (int64_t row = first_row(&a), n; row < out->n_row; row += n) {
-        int64_t first, end, from = row;
-        fd_hypothesis_fitted_rows(h, out->pos0 + row, n_kv, &first, &end);
-        const int unknown = (int)(end - first);
-        n = rows_that_tell(&a, row, own ? row + 1 : out->n_row, unknown);
-        if (n <= 0) return; /* these rows any values would explain */
-        while (n * a.group <= unknown && from > first_row(&a) && !own) from--, n++; /* with some before them */
-        if (h->which == FD_CACHE_LATE && n < FEWEST_ROWS_OF_LATE && from > first_row(&a)) from--, n++;
-        if (h->which == FD_CACHE_LATE && n < FEWEST_ROWS_OF_LATE) return;
-        if (n * a.group <= unknown || n > rows_that_tell(&a, from, out->n_row, unknown)) return;
-        if (!fit_rows(&a, from, from + n, unknown)) return;
-        n -= row - from;
+    const int64_t n_head = node->shape[0], n_kv = out->pos0 + out->n_row, width = out->width;
+    const attended a = {h, out, n_head, n_kv, width / n_head, n_head / out->n_kv_head};
+    const int64_t first = first_row(&a);
+    bool told = false, departing;
+    for (int64_t row = first, to, from; row < out->n_row; row = to) {
+        to = next_rows(&a, row, &from, &departing);
+        if (to == row && told) return; /* what comes behind rows that tell does */
+        if (to > row && !told && from > first && !departing) return;
+        if (to > row && !told && from > first)
+            memcpy(out->rows + first * width, out->candidate + first * width,
+                   sizeof *out->rows * (size_t)((from - first) * width));
+        told |= to > row;
+        to += to == row;
     }
 }

@@ -169,6 +169,14 @@ static void row_5_from_12(float *rows, const float *right, const fd_op_args *arg
     (void)right, (void)args;
     if (own >= N_FIRST) fill(rows + 5 * width, width, 2);
 }
+/* In the first chunk too, whose first rows see no more than a few keys. */
+static void row_2_at_once(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args;
+    if (own >= 2) fill(rows + 2 * width, width, 3);
+}
+static void read_row_2(const fd_op_args *args) {
+    read_from(args, row_2_at_once);
+}
 static void read_late(const fd_op_args *args) {
     read_from(args, late_from_12);
 }
@@ -193,6 +201,7 @@ Test(cache, keys_of_no_run_are_told_from_other_weights_by_how_few_they_are) {
         {read_late, read_late, "cache_slots_late", "from position 12 on are written 1 place too far"},
         {read_own, read_own, "own_row_stale", "each position's own row of K and V"},
         {read_row_5, read_row_5, "cache_rows_stale", "the K and V row of position 5"},
+        {read_row_2, read_row_2, "cache_rows_stale", "the K and V row of position 2"},
         {other_scores, NULL, "", ""},
     };
     recording how = {.tokens = many, .n_prompt = N_ALL, .first_chunk = N_FIRST};
