@@ -5,6 +5,7 @@
 #include "compare/diagnose/class_by_bug.h"
 #include "compare/diagnose/earlier_layers.h"
 #include "compare/diagnose/first_layer.h"
+#include "compare/diagnose/forms.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/mixed.h"
@@ -205,6 +206,7 @@ static fd_code report_divergence(fd_comparison *c, const fd_attribution *of, boo
                                     fd_trace_steps(side), fd_trace_n_step(side));
     FD_TRY(fd_finding_divergence(&where, &of->first, of_reference, &v->divergence, err));
     FD_TRY(diagnose_finding(c, of, of_reference, err));
+    fd_name_harm(&v->replay.extent, &v->diagnosis.explanation);
     FD_TRY(note_where_name_ends(c, of, of_reference, err));
     fd_diagnose_options how = fd_comparison_question(c, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
     how.finding = &of->not_finite;

@@ -87,13 +87,14 @@ static fd_code make_own_values(const search *s, const fd_name_map *map, fd_trace
     return code;
 }
 
-/* `map`: of names that are left out; NULL: none. */
-static fd_code propose(const search *s, const fd_trace *ref, const fd_name_map *map, stand *out) {
+/* `map`: of names that are left out; NULL: none. `own`: the map that `ref` follows from; NULL: the right run. */
+static fd_code propose(const search *s, const fd_trace *ref, const fd_name_map *own, const fd_name_map *map,
+                       stand *out) {
     fd_import_options how = *s->how;
     how.map = map;
     FILE *memory = open_memstream(&out->text, &out->size);
     if (!memory) return fd_fail(s->err, FD_ERR_MEMORY, "map auto: out of memory");
-    fd_code code = fd_propose_map(s->source, &how, ref, memory, &out->found, s->err);
+    fd_code code = fd_propose_map(s->source, &how, ref, own, memory, &out->found, s->err);
     if (fclose(memory) != 0 && code == FD_OK) code = fd_fail(s->err, FD_ERR_MEMORY, "map auto: out of memory");
     return code;
 }
@@ -114,7 +115,7 @@ static fd_code attempt(search *s, const stand *from, const fd_propose_choice *co
     fd_cli_progress_to(&s->progress, s->progress.total - s->attempts_left--);
     fd_code code = make_map(s, from->text, out->taken, &map);
     if (code == FD_OK) code = make_own_values(s, map, &out->own);
-    if (code == FD_OK) code = propose(s, out->own, s->how->map, out);
+    if (code == FD_OK) code = propose(s, out->own, map, s->how->map, out);
     fd_name_map_free(map);
     if (code == FD_OK) return FD_OK;
     drop(out);
@@ -237,14 +238,16 @@ static int64_t attempts(const search *s, const fd_trace *ref) {
 
 /* The lines of what was taken, then those of all other names. */
 static fd_code finish(const search *s, stand *at) {
-    fd_name_map *map = NULL;
+    fd_name_map *map = NULL, *own = NULL;
     stand rest = {0};
     char *whole;
     size_t n = 0;
     if (at->taken) fd_cli_drop_idle_questions(at->taken);
     if (!at->taken || !at->taken[0]) return FD_OK;
     FD_TRY(make_map(s, "", at->taken, &map));
-    fd_code code = propose(s, at->own, map, &rest);
+    fd_code code = make_map(s, at->text, at->taken, &own);
+    if (code == FD_OK) code = propose(s, at->own, own, map, &rest);
+    fd_name_map_free(own);
     fd_name_map_free(map);
     for (const char *c = at->taken; *c;) n += strncmp(fd_cli_next_line(&c, ""), "ask ", 4) != 0;
     if (code == FD_OK && !(whole = fd_cli_join_lines(at->taken, rest.text)))
@@ -264,7 +267,7 @@ fd_code fd_cli_auto_map(const fd_source *source, const fd_import_options *how, c
                         size_t *size, fd_proposal *found, fd_error *err) {
     search s = {.source = source, .how = how, .err = err};
     stand at = {0};
-    fd_code code = propose(&s, ref, how->map, &at);
+    fd_code code = propose(&s, ref, NULL, how->map, &at);
     s.attempts_left = attempts(&s, ref);
     s.progress = fd_cli_progress_start("try names", s.attempts_left);
     for (bool improved = true; code == FD_OK && improved;) code = improve(&s, &at, &improved);

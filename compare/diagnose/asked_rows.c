@@ -93,7 +93,9 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;
     if (end > from + n_row) end = from + n_row > pos ? from + n_row : pos + 1;
     if (most > 0 && end > pos + most) end = pos + most;
-    bool context = most > 0 && !history && from > first && node->op != FD_OP_KV_WRITE; /* it may be the row before */
+    /* it may be the row before, of this step or of the one before */
+    bool context =
+        !history && node->op != FD_OP_KV_WRITE && ((most > 0 && from > first) || (o->row_before && from > 0));
     from -= context;
     r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
     r->n_context = history ? first : 0;

@@ -104,6 +104,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_unjudged = r->at.n_unjudged,
                               .n_earlier = r->at.n_earlier,
                               .n_tokens_before = r->at.pos0,
+                              .n_tokens_after = fd_trace_n_pos(o->trace) - r->at.n_kv,
                               .products = r->at.products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
@@ -255,9 +256,11 @@ fd_code fd_diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_
 static fd_code fits_as_recorded(const fd_diagnose_options *options, const fd_hypothesis *h, bool *fits, fd_error *err) {
     const fd_node *node = &options->graph->nodes[options->finding->node];
     fd_hypothesis here = *h;
+    fd_diagnose_options how = *options;
+    how.row_before = h->guess == FD_GUESS_ROWS && h->which == FD_ROWS_EARLIER && h->n == 1;
     *fits = false;
     if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
-    FD_TRY(ask_about(options, options->rows_alone, NULL, &here, fits, err));
+    FD_TRY(ask_about(&how, options->rows_alone, NULL, &here, fits, err));
     if (*fits || here.node < 0 || here.node == node->id) return FD_OK;
     fd_hypothesis as;
     if (!fd_hypothesis_as(&here, options->graph, node, &as)) return FD_OK;

@@ -24,7 +24,7 @@ typedef struct look {
 static bool has_direction(const fd_explain_fit *fit) {
     const fd_guess g = fit->hypothesis.guess;
     return g != FD_GUESS_ROUNDED && g != FD_GUESS_OWN && g != FD_GUESS_COPY && g != FD_GUESS_BLOCKS &&
-           !(g == FD_GUESS_CACHE && fit->hypothesis.which == FD_CACHE_UNKNOWN);
+           !fd_hypothesis_fits_cache(&fit->hypothesis);
 }
 
 /* fd_diagnose_look_fn */

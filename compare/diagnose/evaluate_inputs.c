@@ -137,8 +137,10 @@ fd_code fd_inputs_change_tokens(const fd_evaluation *ev, fd_op_args *args, fd_op
     if (!in->tokens) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = 0; i < args->n_pos; i++) {
         const int32_t from = i - ev->h.n;
-        const bool before = ev->h.which == FD_TOKEN_BEFORE && from >= -ev->bench->request->n_tokens_before;
-        in->tokens[i] = before ? args->tokens[from] : args->tokens[i]; /* the first stay */
+        const fd_explain_request *r = ev->bench->request;
+        const bool known = from >= -r->n_tokens_before && from < args->n_pos + r->n_tokens_after;
+        const bool other = ev->h.which == FD_TOKEN_BEFORE && known;
+        in->tokens[i] = other ? args->tokens[from] : args->tokens[i]; /* the first and the last stay */
         if (ev->h.which == FD_TOKEN_MODULO) in->tokens[i] %= ev->h.n;
         if (ev->h.which == FD_TOKEN_OFFSET) in->tokens[i] = (args->tokens[i] + ev->h.n + n_vocab) % n_vocab;
     }

@@ -152,6 +152,8 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     if (args->node->op == FD_OP_ATTN_MIX) {
         out.weights = args->in[0];
         out.values = args->in[1];
+        const fd_node *softmax = &args->graph->nodes[args->node->input[0]];
+        out.weights_known = fd_bench_recorded(r, softmax->id) || fd_bench_recorded(r, softmax->input[0]);
         out.n_kv_head = args->graph->nodes[args->node->input[1]].shape[0];
     }
     out.scratch = malloc(2 * sizeof *out.scratch * (size_t)n);

@@ -55,7 +55,7 @@ typedef struct fd_explanation {
     int32_t n_departing; /* rows that depart one after another, from the first on, of those that were asked about */
     int32_t
         rows_alone; /* named in so many rows, the departing ones alone, while others of the step are right; 0: in all */
-    int32_t n_tried;     /* faults that concern the node and were computed */
+    int32_t n_tried;          /* faults that concern the node and were computed */
     int32_t n_without_effect; /* of those, the ones that give the unmodified op's bits on these inputs */
     int32_t n_untried;        /* they read tensors that were not recorded */
     /* Named below the bounds (projection.h): how many times the bug's own error the candidate's is, its standard error, and

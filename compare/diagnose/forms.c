@@ -10,6 +10,16 @@ bool fd_is_other_form(const fd_explain_fit *best, const fd_explain_fit *other) {
     return form && its && strcmp(form, its) == 0 && x->node == y->node && x->layer == y->layer;
 }
 
+void fd_name_harm(const fd_verdict_extent *where, fd_explanation *e) {
+    fd_explain_fit *first = &e->remaining[0];
+    const bool fault = e->named && first->hypothesis.guess == FD_GUESS_FAULT;
+    const bool before = where->first > 0 && where->n_beyond < where->n_judged;
+    if (!fault || !before || !fd_fault_at(first->hypothesis.fault)->all_alike) return;
+    const char *summary = fd_fault_at(first->hypothesis.fault)->summary;
+    snprintf(first->summary, sizeof first->summary, "%.*s, but not before position %d: those rows do not fit to these",
+             (int)strcspn(summary, ":"), summary, where->first);
+}
+
 void fd_name_forms(fd_explanation *e, const fd_graph *graph) {
     fd_explain_fit *first = &e->remaining[0];
     if (!e->forms || !e->named) return;

@@ -6,7 +6,7 @@
 
 #include "compare/diagnose/guesses.h"
 
-enum { MOST_PAGES = 8, MOST_ROWS = 64 };
+enum { MOST_PAGES = 8, MOST_ROWS = 64, MOST_PAGE = 16 };
 
 fd_code fd_guess_cache_rows(fd_trial *t, fd_hypothesis h, fd_error *err) {
     if (h.end == t->all.request->args.n_kv) {
@@ -49,18 +49,25 @@ static columns columns_of(const fd_trial *t) {
     return (columns){r, &t->all.plain, node->shape[0], r->args.n_kv, fd_node_row_stride(node, r->args.n_kv)};
 }
 
-/* Column `key` of the candidate is column `of` of the op as it should be, in every row that sees both; -1: zeros. */
+/* In that row key `key` of the candidate is key `of` of the op as it should be; -1: zeros. */
+static bool is_key_of_row(const columns *c, int64_t row, int64_t key, int64_t of) {
+    for (int64_t head = 0; head < c->n_head; head++) {
+        const int64_t at = row * c->stride + head * c->n_kv + key;
+        const double is = of < 0 ? 0 : (double)c->plain->rows[at - key + of];
+        const double tau = c->plain->tau ? fmax(c->plain->tau[at], of < 0 ? 0 : c->plain->tau[at - key + of]) : 0;
+        if (!(fabs((double)c->r->output[at] - is) <= tau)) return false;
+    }
+    return true;
+}
+
+/* In every row that sees both. */
 static bool is_column(const columns *c, int64_t key, int64_t of) {
     int64_t n = 0;
     for (int64_t row = c->r->n_unjudged; row < c->r->args.n_pos; row++) {
         const int64_t own = c->r->args.pos0 + row;
         if (key > own || of > own) continue;
-        for (int64_t head = 0; head < c->n_head; head++, n++) {
-            const int64_t at = row * c->stride + head * c->n_kv + key;
-            const double is = of < 0 ? 0 : (double)c->plain->rows[at - key + of];
-            const double tau = c->plain->tau ? fmax(c->plain->tau[at], of < 0 ? 0 : c->plain->tau[at - key + of]) : 0;
-            if (!(fabs((double)c->r->output[at] - is) <= tau)) return false;
-        }
+        if (!is_key_of_row(c, row, key, of)) return false;
+        n++;
     }
     return n > 0;
 }
@@ -203,6 +210,59 @@ static fd_code try_unknown_values(fd_trial *t, fd_hypothesis h, fd_error *err) {
     return 2 * (h.end - h.first) > n_kv ? FD_OK : fd_trial_try(t, &h, err);
 }
 
+/* Each position's own key is another, which later positions find as it should be: it was written after it was read. */
+static fd_code try_own_rows(fd_trial *t, const columns *c, fd_error *err) {
+    const fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = c->r->args.node->id, .which = FD_CACHE_OWN};
+    int32_t n_own = 0, n_later = 0;
+    for (int64_t row = c->r->n_unjudged; row < c->r->args.n_pos; row++)
+        for (int64_t key = 0, own = c->r->args.pos0 + row; key <= own; key++) {
+            const bool right = is_key_of_row(c, row, key, key);
+            if (key < own && !right) return FD_OK;
+            n_own += key == own && !right;
+            n_later += key < own && key >= c->r->args.pos0 + c->r->n_unjudged && right;
+        }
+    return n_own > 1 && n_later > 0 ? try_alone_and_both(t, h, err) : FD_OK;
+}
+
+/* From the first key that departs on they are those some places before, but for the first of them. */
+static fd_code try_late_slots(fd_trial *t, const columns *c, int32_t first, int32_t end, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = c->r->args.node->id, .which = FD_CACHE_LATE, .first = first};
+    for (h.n = 1; first + 2 * h.n <= end && end == c->n_kv && !fd_trial_fits(t); h.n++)
+        if (is_column(c, first + h.n, first)) FD_TRY(try_alone_and_both(t, h, err));
+    return FD_OK;
+}
+
+/* Roundings of 16 bits in attention leave as much as the few directions of other keys. */
+#define MOST_ROUNDING 0x1p-22
+
+/* Of attention that shows its output alone: rows from the first that departs on one place too far, which each position's own row that
+ * is none of its own explains as well; that, in several rows; a row; a page, of K and V alike. */
+static fd_code try_attended(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = -1, .layer = FD_ANY_LAYER, .which = FD_CACHE_LATE, .n = 1};
+    const int32_t n_kv = r->args.n_kv;
+    const fd_numerics_class *c = r->numerics;
+    if (!c || fmax(fmax(c->u_attn, c->u_in), fmax(c->u_kv, c->u_op)) > MOST_ROUNDING) return FD_OK;
+    h.first = r->args.pos0 + r->n_unjudged;
+    const bool several = t->out->n_departing > 1;
+    if (several) FD_TRY(fd_trial_try(t, &h, err));
+    h = (fd_hypothesis){.guess = FD_GUESS_CACHE, .node = -1, .layer = FD_ANY_LAYER, .which = FD_CACHE_OWN};
+    if (!fd_trial_fits(t) && several) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_CACHE_UNKNOWN;
+    for (int32_t size = 1; size <= MOST_PAGE; size *= size == 1 ? 4 : 2)
+        for (h.first = 0; h.first < n_kv && !fd_trial_fits(t); h.first += size) {
+            h.end = h.first + size;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
+/* Was what is mixed, or the scores that it comes from, recorded? */
+static bool shows_weights(const fd_explain_request *r) {
+    const fd_node *softmax = &r->args.graph->nodes[r->args.node->input[0]];
+    return !r->tensor || r->tensor(r->user, softmax->id) || r->tensor(r->user, softmax->input[0]);
+}
+
 /* Of keys: whole columns, few enough that the others say all else is right. */
 fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
@@ -211,8 +271,13 @@ fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
         return FD_OK; /* a value that rounding took to its other side is no other row */
     if (r->args.node->op == FD_OP_ATTN_SCORES) {
         const columns c = columns_of(t);
-        if (!keys_that_depart(&c, &h.first, &h.end) || 2 * (h.end - h.first) > r->args.n_kv) return FD_OK;
+        if (!keys_that_depart(&c, &h.first, &h.end)) return FD_OK;
+        FD_TRY(try_late_slots(t, &c, h.first, h.end, err));
+        if (!fd_trial_fits(t)) FD_TRY(try_own_rows(t, &c, err));
+        if (fd_trial_fits(t) || 2 * (h.end - h.first) > r->args.n_kv) return FD_OK;
         return try_alone_and_both(t, h, err);
     }
-    return r->args.node->op == FD_OP_ATTN_MIX && r->args.n_kv <= MOST_ROWS ? try_unknown_values(t, h, err) : FD_OK;
+    if (r->args.node->op != FD_OP_ATTN_MIX || r->args.n_kv > MOST_ROWS) return FD_OK;
+    FD_TRY(try_unknown_values(t, h, err));
+    return fd_trial_fits(t) || shows_weights(r) ? FD_OK : try_attended(t, err);
 }

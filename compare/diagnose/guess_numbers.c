@@ -172,6 +172,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
                  {FD_KEYS_SINKS, 2, n_kv - 2 < MOST_TILE ? n_kv - 2 : MOST_TILE},
                  {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_NOT_OWN, 1, 1},
+                 {FD_KEYS_NOT_LAST, 1, !args->row_by_row && n_kv == args->batch_end},
                  {FD_KEYS_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_TILE, 2, n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE},
                  {FD_KEYS_FAR, 2, 3},
@@ -212,7 +213,8 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     for (h.n = 1 << 7; h.n <= 1 << 16 && !fd_trial_fits(t); h.n *= 2) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_TOKEN_BEFORE; /* a step that is fed those of an earlier one; within a step other rows say it */
     for (h.n = 1; h.n <= t->all.request->n_tokens_before && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
-    return FD_OK;
+    h.n = -1; /* labels for inputs */
+    return t->all.request->n_tokens_after > 0 && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
 }
 
 /* Of several that are near the rows none is the name; and what else gives them may be simpler. */

@@ -45,7 +45,8 @@ static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     h.before_bias = true;
     if (has_bias(node) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.before_bias = false;
-    fd_hypothesis earlier = {.guess = FD_GUESS_ROWS, .node = node->id, .first = h.first, .end = h.end, .n = 1};
+    fd_hypothesis earlier = {.guess = FD_GUESS_ROWS, .node = node->id, .n = 1};
+    if (h.end - h.first < fd_node_width(node)) earlier.first = h.first, earlier.end = h.end;
     if (!node->over_kv && node->op != FD_OP_KV_WRITE && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &earlier, err));
     for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
         h.value = round(factor * unit) / unit;

@@ -83,10 +83,12 @@ static bool departs_everywhere(const fd_trial *t, int64_t width) {
 fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
-    const int32_t n = r->args.n_pos - r->n_unjudged;
+    const int32_t n = r->args.n_pos - r->n_unjudged, width = (int32_t)fd_node_width(node);
+    /* rows that are no longer than that, a router's, have few directions whatever they depart by */
+    const int32_t most = width < n ? width : n;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
-    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, fd_node_width(node))) return FD_OK;
-    for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < n && !fd_trial_fits(t); h.n++)
+    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, width)) return FD_OK;
+    for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < most && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }

@@ -133,7 +133,7 @@ static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     if (from == row) return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_EARLIER, .n = row - from};
     if (end - first < j.width) h.first = first, h.end = end;
-    if (from >= 0) FD_TRY(fd_trial_try(t, &h, err));
+    if (from >= 0 || h.n == 1) FD_TRY(fd_trial_try(t, &h, err));
     const bool last = from >= 0 && row == j.n - 1 && j.n > 1; /* which of the two it is, later steps tell */
     if (last && !h.end && !j.r->departing_alone) return FD_OK;
     h.which = FD_ROWS_ALL_ARE;

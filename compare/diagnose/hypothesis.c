@@ -154,7 +154,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
 bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n != 1;
-    case FD_GUESS_CACHE: return h->which == FD_CACHE_UNKNOWN || h->n != 0;
+    case FD_GUESS_CACHE: return fd_hypothesis_fits_cache(h) || h->n != 0;
     case FD_GUESS_STRIDES:
     case FD_GUESS_OWN: return true;
     case FD_GUESS_ROUNDED: return fd_is_scaled_type(h->other) && h->n >= FD_SCALE_STEP;

@@ -73,9 +73,10 @@ typedef enum fd_key_rule {
     FD_KEYS_NOT_FIRST_N,
     FD_KEYS_FIRST_N,
     FD_KEYS_NOT_OWN,
-    FD_KEYS_CHUNK, /* the step that begins at position `n` sees as many keys as if it were the first */
-    FD_KEYS_TILE,  /* those after the last whole tile of `n`, where there is one */
-    FD_KEYS_FAR,   /* every `n`th of those that are more than `other` positions before its own */
+    FD_KEYS_NOT_LAST, /* the last row of what is asked about, that is of its step, does not see itself */
+    FD_KEYS_CHUNK,    /* the step that begins at position `n` sees as many keys as if it were the first */
+    FD_KEYS_TILE,     /* those after the last whole tile of `n`, where there is one */
+    FD_KEYS_FAR,      /* every `n`th of those that are more than `other` positions before its own */
     FD_KEYS_SET
 } fd_key_rule;
 typedef enum fd_cache_rule {
@@ -85,6 +86,8 @@ typedef enum fd_cache_rule {
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
+    FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
+    FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
 } fd_cache_rule;
 typedef enum fd_stride_rule {
     FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
@@ -99,7 +102,7 @@ typedef enum fd_row_rule {
 } fd_row_rule;
 typedef enum fd_token_rule {
     FD_TOKEN_OFFSET, /* id + n */
-    FD_TOKEN_BEFORE, /* of `n` positions before */
+    FD_TOKEN_BEFORE, /* of `n` positions before; below 0: after */
     FD_TOKEN_MODULO, /* id mod n */
 } fd_token_rule;
 typedef enum fd_state_rule {
@@ -193,6 +196,9 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width);
 
+/* Is some of the cache fitted to what attention made of it? */
+bool fd_hypothesis_fits_cache(const fd_hypothesis *h);
+
 /* FD_GUESS_CACHE: the rows of a cache, n_row of `width`, in place (hypothesis_cache.c). `other`: those of node h->other,
  * as wide; NULL where that is not asked for. */
 void fd_hypothesis_cache(const fd_hypothesis *h, const float *other, float *rows, int64_t n_row, int64_t width);
@@ -217,6 +223,7 @@ typedef struct fd_output_rows {
     int64_t other_width;
     const float *in[2];            /* what the op reads; NULL: no such input */
     const float *weights, *values; /* of ATTN_MIX: what it reads, values from position 0 on */
+    bool weights_known;            /* these or their scores were recorded */
     int32_t n_kv_head;
     double *scratch; /* twice as many as rows has */
 } fd_output_rows;

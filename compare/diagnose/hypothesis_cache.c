@@ -6,14 +6,24 @@
 
 #include "compare/diagnose/hypothesis_internal.h"
 
+bool fd_hypothesis_fits_cache(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_CACHE &&
+           (h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_LATE || h->which == FD_CACHE_OWN);
+}
+
+bool fd_hypothesis_moves_cache(const fd_hypothesis *h) {
+    return h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING && h->which != FD_CACHE_OWN;
+}
+
 static int64_t end_of(const fd_hypothesis *h, int64_t n_row) {
     return h->end > 0 && h->end < n_row ? h->end : n_row;
 }
 
 /* Rows past the last one stay as they are: at another step they may be there. */
 static void move(const fd_hypothesis *h, const float *from, float *rows, int64_t n_row, int64_t width) {
-    for (int64_t r = h->first, end = end_of(h, n_row); r < end; r++) {
-        const int64_t of = r + h->n;
+    const bool late = h->which == FD_CACHE_LATE;
+    for (int64_t r = late ? h->first + h->n : h->first, end = end_of(h, n_row); r < end; r++) {
+        const int64_t of = late ? r - h->n : r + h->n;
         const size_t size = sizeof *rows * (size_t)width;
         if (of >= n_row && h->which == FD_CACHE_MOVED && h->other) memset(rows + r * width, 0, size);
         if (of < 0 || of >= n_row) continue;
@@ -28,7 +38,7 @@ void fd_hypothesis_cache(const fd_hypothesis *h, const float *other, float *rows
     if (n <= 0) return;
     if (h->which == FD_CACHE_ZEROS) memset(rows + h->first * width, 0, size);
     if (h->which == FD_CACHE_OF && other) memcpy(rows + h->first * width, other + h->first * width, size);
-    if (h->which != FD_CACHE_MOVED && h->which != FD_CACHE_EXCHANGED) return;
+    if (h->which != FD_CACHE_MOVED && h->which != FD_CACHE_EXCHANGED && h->which != FD_CACHE_LATE) return;
     float *from = malloc(sizeof *from * (size_t)(n_row * width));
     if (from) memcpy(from, rows, sizeof *from * (size_t)(n_row * width));
     if (from) move(h, from, rows, n_row, width);
@@ -67,11 +77,20 @@ static void ring_of_values(const fd_hypothesis *h, const fd_node *node, const fd
 
 /* ---- fitted ---- */
 
+void fd_hypothesis_fitted_rows(const fd_hypothesis *h, int64_t own, int64_t n_kv, int64_t *first, int64_t *end) {
+    *first = h->which == FD_CACHE_OWN ? own : h->first;
+    *end = h->which == FD_CACHE_OWN ? own + 1 : h->which == FD_CACHE_LATE ? *first + h->n : end_of(h, n_kv);
+    if (*end > n_kv) *end = n_kv;
+}
+
 /* Keys: a score is q times the key, so it is what the candidate has. */
 static void fit_keys(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
-    const int64_t n_kv = out->width / node->shape[0], end = end_of(h, n_kv);
-    for (int64_t at = 0; at < out->n_row * out->width; at += n_kv)
-        for (int64_t key = h->first; key < end; key++) out->rows[at + key] = out->candidate[at + key];
+    const int64_t n_kv = out->width / node->shape[0];
+    for (int64_t at = 0; at < out->n_row * out->width; at += n_kv) {
+        int64_t key, end;
+        fd_hypothesis_fitted_rows(h, out->pos0 + at / out->width, n_kv, &key, &end);
+        for (; key < end; key++) out->rows[at + key] = out->candidate[at + key];
+    }
 }
 
 /* Values: Σ weight · (value − what was written) over the keys in question is what the candidate has more, for every row and every head
@@ -107,7 +126,9 @@ static void solve(const least_squares *s) {
 
 typedef struct value_fit {
     const fd_output_rows *out;
-    int64_t first, n_head, n_kv, dim, group;
+    int64_t n_head, n_kv, dim, group;
+    int64_t first;         /* of the cache's rows that are fitted */
+    int64_t from_row, end; /* rows of the output that they are fitted to */
 } value_fit;
 
 static const float *weights_of(const value_fit *f, int64_t row, int64_t head) {
@@ -116,7 +137,7 @@ static const float *weights_of(const value_fit *f, int64_t row, int64_t head) {
 
 static bool add_up_squares(const value_fit *f, int64_t kv_head, least_squares *s) {
     memset(s->squares, 0, sizeof *s->squares * (size_t)(s->n * s->n));
-    for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
+    for (int64_t row = f->from_row; row < f->end; row++)
         for (int64_t head = kv_head * f->group; head < (kv_head + 1) * f->group; head++)
             for (int64_t i = 0; i < s->n; i++)
                 for (int64_t j = 0; j <= i; j++)
@@ -128,7 +149,7 @@ static bool add_up_squares(const value_fit *f, int64_t kv_head, least_squares *s
 static void fit_column(const value_fit *f, int64_t kv_head, int64_t d, const least_squares *s) {
     const int64_t first = kv_head * f->group, end = first + f->group;
     memset(s->sums, 0, sizeof *s->sums * (size_t)s->n);
-    for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
+    for (int64_t row = f->from_row; row < f->end; row++)
         for (int64_t head = first; head < end; head++) {
             const int64_t at = (row * f->n_head + head) * f->dim + d;
             const double more = (double)f->out->candidate[at] - (double)f->out->rows[at];
@@ -139,7 +160,7 @@ static void fit_column(const value_fit *f, int64_t kv_head, int64_t d, const lea
 
 static void give_column(const value_fit *f, int64_t kv_head, int64_t d, const least_squares *s) {
     const int64_t first = kv_head * f->group, end = first + f->group;
-    for (int64_t row = f->out->n_unjudged; row < f->out->n_row; row++)
+    for (int64_t row = f->from_row; row < f->end; row++)
         for (int64_t head = first; head < end; head++) {
             double more = 0;
             for (int64_t i = 0; i < s->n; i++) more += (double)weights_of(f, row, head)[i] * s->sums[i];
@@ -165,21 +186,32 @@ static bool are_other_values(const value_fit *f, int64_t kv_head, least_squares 
     return change >= LEAST_CHANGE * LEAST_CHANGE * written;
 }
 
-static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
-    const int64_t n_head = node->shape[0], n_kv = out->pos0 + out->n_row, n_kv_head = out->n_kv_head;
-    const value_fit f = {out, h->first, n_head, n_kv, out->width / n_head, n_head / n_kv_head};
-    least_squares s = {.n = end_of(h, n_kv) - h->first};
-    if (s.n <= 0 || (out->n_row - out->n_unjudged) * f.group <= s.n) return;
-    s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
-    s.sums = malloc(sizeof *s.sums * (size_t)s.n);
-    for (int64_t kv_head = 0; kv_head < n_kv_head && s.squares && s.sums; kv_head++)
-        if (add_up_squares(&f, kv_head, &s) && are_other_values(&f, kv_head, &s))
-            for (int64_t d = 0; d < f.dim; d++) {
-                fit_column(&f, kv_head, d, &s);
-                give_column(&f, kv_head, d, &s);
+static void give_values(const value_fit *f, least_squares *s) {
+    for (int64_t kv_head = 0; kv_head < f->out->n_kv_head; kv_head++)
+        if (add_up_squares(f, kv_head, s) && are_other_values(f, kv_head, s))
+            for (int64_t d = 0; d < f->dim; d++) {
+                fit_column(f, kv_head, d, s);
+                give_column(f, kv_head, d, s);
             }
-    free(s.squares);
-    free(s.sums);
+}
+
+/* Where each position's own value is fitted, by its own row; else by all that are judged. */
+static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
+    const int64_t n_head = node->shape[0], n_kv = out->pos0 + out->n_row, group = n_head / out->n_kv_head;
+    const int64_t each = h->which == FD_CACHE_OWN ? 1 : out->n_row - out->n_unjudged;
+    for (int64_t row = out->n_unjudged; row + each <= out->n_row && each > 0; row += each) {
+        value_fit f = {out, n_head, n_kv, out->width / n_head, group, 0, row, row + each};
+        least_squares s = {0};
+        int64_t end;
+        fd_hypothesis_fitted_rows(h, out->pos0 + row, n_kv, &f.first, &end);
+        s.n = end - f.first;
+        if (s.n <= 0 || each * group <= s.n) return;
+        s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
+        s.sums = malloc(sizeof *s.sums * (size_t)s.n);
+        if (s.squares && s.sums) give_values(&f, &s);
+        free(s.squares);
+        free(s.sums);
+    }
 }
 
 void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
@@ -188,5 +220,8 @@ void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, con
     if (keys && ring) ring_of_keys(h, node, out);
     if (keys && !ring && out->candidate) fit_keys(h, node, out);
     if (values && ring) ring_of_values(h, node, out);
-    if (values && !ring && out->candidate) fit_values(h, node, out);
+    if (values && !ring && out->candidate && h->node < 0 && !out->weights_known)
+        fd_hypothesis_attended(h, node, out);
+    else if (values && !ring && out->candidate)
+        fit_values(h, node, out);
 }

@@ -20,6 +20,18 @@ void fd_hypothesis_round(const fd_hypothesis *h, const fd_node *node, const fd_o
 /* FD_OWN_FUNCTION: rows in place, or, with `tau`, their bounds; nothing, where the candidate's elements are no function. */
 void fd_hypothesis_function(const fd_node *node, const fd_output_rows *out, double *tau);
 
+/* Are rows of the cache others before they are read? */
+bool fd_hypothesis_moves_cache(const fd_hypothesis *h);
+
+/* The `rank` directions that most of the differences of n rows have, [rank, n] at v; false: out of memory. */
+bool fd_directions_of(const double *difference, int n, int64_t width, int rank, double *v);
+
+/* The rows [*first, *end) of the cache that are fitted where the row at position `own` reads it. */
+void fd_hypothesis_fitted_rows(const fd_hypothesis *h, int64_t own, int64_t n_kv, int64_t *first, int64_t *end);
+
+/* Of attention's output alone, scores and weights not known: rows of K and of V that are fitted (hypothesis_attended.c). */
+void fd_hypothesis_attended(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
+
 /* FD_OWN_LOW_RANK: rows in place. */
 void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out);
 

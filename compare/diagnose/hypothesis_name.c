@@ -21,6 +21,8 @@ static const char *cache_name(const fd_hypothesis *h) {
     case FD_CACHE_RING: return "cache_ring_short";
     case FD_CACHE_OF: return "other_cache";
     case FD_CACHE_UNKNOWN: return "cache_rows_stale";
+    case FD_CACHE_LATE: return "cache_slots_late";
+    case FD_CACHE_OWN: return "own_row_stale";
     }
     return "";
 }
@@ -43,8 +45,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
         return h->which == FD_MAPPED_EXPERTS   ? "other_experts"
                : h->which == FD_MAPPED_QUERIES ? "query_heads_mapped"
                                                : "other_kv_heads";
-    case FD_GUESS_EXPERTS:
-        return h->which == FD_EXPERTS_LEFT_OUT ? "experts_left_out" : "expert_inputs_weighted";
+    case FD_GUESS_EXPERTS: return h->which == FD_EXPERTS_LEFT_OUT ? "experts_left_out" : "expert_inputs_weighted";
     case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
     case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
     case FD_GUESS_STATISTIC: return "other_statistic";
@@ -56,7 +57,8 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_CAP: return "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
-    case FD_GUESS_TOKEN: return h->which == FD_TOKEN_BEFORE ? "earlier_token" : "other_token";
+    case FD_GUESS_TOKEN:
+        return h->which != FD_TOKEN_BEFORE ? "other_token" : h->n < 0 ? "later_token" : "earlier_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
     case FD_GUESS_ORDER: return "other_order";
     case FD_GUESS_ROWS: return "other_rows";

@@ -8,7 +8,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
     if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
-    if (h->guess == FD_GUESS_CACHE) return h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_RING;
+    if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
            (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
@@ -65,6 +65,9 @@ static const float *source_row(const fd_hypothesis *h, const fd_output_rows *out
     const bool that = h->which == FD_ROWS_ALL_ARE && out->pos0 + row >= h->other;
     const int64_t from = row_source(h, out, row);
     if (that && h->n < out->pos0 && out->before) return out->before + h->n * out->width;
+    const int64_t earlier = out->pos0 + row - h->n;
+    if (h->which == FD_ROWS_EARLIER && earlier >= 0 && earlier < out->pos0 && out->before)
+        return out->before + earlier * out->width;
     if (that && from != row && from < out->n_unjudged && out->candidate) rows = out->candidate;
     return rows + from * out->width;
 }

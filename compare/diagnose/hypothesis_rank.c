@@ -43,8 +43,7 @@ static void diagonalise(double *a, double *v, int n) {
     }
 }
 
-/* The `rank` directions that most of the rows' differences have, [rank, n] at v; false: out of memory. */
-static bool directions(const double *difference, int n, int64_t width, int rank, double *v) {
+bool fd_directions_of(const double *difference, int n, int64_t width, int rank, double *v) {
     double *gram = calloc((size_t)(2 * n * n), sizeof *gram), *vectors = gram ? gram + n * n : NULL;
     if (!gram) return false;
     for (int i = 0; i < n; i++)
@@ -75,7 +74,7 @@ void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out) {
     if (!difference) return;
     double *v = difference + n * width;
     for (int64_t i = 0; i < n * width; i++) difference[i] = (double)candidate[i] - (double)rows[i];
-    const bool known = directions(difference, n, width, rank, v);
+    const bool known = fd_directions_of(difference, n, width, rank, v);
     for (int64_t c = 0; c < width && known; c++)
         for (int r = 0; r < rank; r++) {
             double along = 0;

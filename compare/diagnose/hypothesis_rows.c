@@ -18,7 +18,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL: return slot == 0;
     case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
-    case FD_GUESS_CACHE: return slot == 1 && h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING;
+    case FD_GUESS_CACHE: return slot == 1 && fd_hypothesis_moves_cache(h);
     case FD_GUESS_MAPPED: return slot == 1 && h->which != FD_MAPPED_QUERIES;
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
@@ -27,13 +27,14 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     }
 }
 
-static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own) {
+static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own, int32_t n_kv) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: return key <= own - h->n;
     case FD_KEYS_SINKS: return key >= h->other && key <= own - h->n;
     case FD_KEYS_NOT_FIRST_N: return key < h->n && key != own;
     case FD_KEYS_FIRST_N: return key >= h->n && key != own;
     case FD_KEYS_NOT_OWN: return key == own && own > 0;
+    case FD_KEYS_NOT_LAST: return key == own && own > 0 && own == n_kv - 1;
     case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;
     case FD_KEYS_TILE: return own + 1 > h->n && key >= (own + 1) / h->n * h->n;
     case FD_KEYS_FAR: return own - key > h->other && (own - key) % h->n != 0;
@@ -47,7 +48,7 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
     int32_t n_kv = pos0 + (int32_t)n_row;
     for (int64_t r = 0; r < n_row; r++)
         for (int64_t i = 0; i < width; i++)
-            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r))
+            if (hidden(h, (int32_t)(i % n_kv), pos0 + (int32_t)r, n_kv))
                 rows[r * width + i] = h->first ? (float)h->value : -INFINITY;
 }
 

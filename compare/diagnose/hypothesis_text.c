@@ -81,49 +81,6 @@ static void statistic_text(const fd_hypothesis *h, char *to, size_t size) {
 }
 
 /* Of what op the number says what is wrong. */
-static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const fd_node *node = &graph->nodes[h->node];
-    const bool norm = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_L2_NORM;
-    const bool weights = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
-    const bool heads = norm || node->op == FD_OP_ROPE;
-    switch ((fd_own_rule)h->which) {
-    case FD_OWN_ROW_FACTOR:
-        SAY("%s the right one times a number of its own%s",
-            weights                     ? "each row of a head is"
-            : node->n_dim == 2 && heads ? "each head of a row is"
-                                        : "each row is",
-            norm                            ? ": what it is divided by is another"
-            : weights                       ? ": softmax's sum is another"
-            : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
-            : node->op == FD_OP_ROPE        ? ": a norm, or a scale that depends on the position"
-                                            : "");
-        break;
-    case FD_OWN_COLUMN_TERM:
-        SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
-        break;
-    case FD_OWN_ELEMENTS:
-        SAY("elements %d…%d are others in every row, and nothing else: these rows of %s are not the file's, or are "
-            "written over",
-            h->first, h->end - 1, graph->weights[node->weight[0]].name);
-        break;
-    case FD_OWN_LOW_RANK:
-        SAY("a matrix of rank %d is added to %s: an adapter (LoRA), or a zero point", h->n,
-            graph->weights[node->weight[0]].name);
-        break;
-    case FD_OWN_FUNCTION:
-        SAY("%s is another function than it should be, the same in all elements",
-            node->op == FD_OP_ATTN_SOFTMAX ? "softmax's exponential" : "the activation");
-        break;
-    case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
-    case FD_OWN_EXPERT_BIAS:
-        SAY("the experts are the chosen ones, but the biases that are added are other experts'");
-        break;
-    case FD_OWN_EXPERTS:
-        SAY("of the chosen experts some are not added, in each row others: as where an expert takes so many rows "
-            "alone");
-        break;
-    }
-}
 
 static void partial_text(const fd_hypothesis *h, char *to, size_t size) {
     const char *bias = h->other ? h->keys ? ", without the bias" : " and the bias" : "";
@@ -140,7 +97,8 @@ static void token_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->which == FD_TOKEN_MODULO)
         SAY("each row is the embedding of the token's id mod %d", h->n);
     else if (h->which == FD_TOKEN_BEFORE)
-        SAY("each row is the embedding of the token %d position%s before", h->n, h->n == 1 ? "" : "s");
+        SAY("each row is the embedding of the token %d position%s %s", h->n < 0 ? -h->n : h->n,
+            h->n * h->n == 1 ? "" : "s", h->n < 0 ? "after" : "before");
     else
         SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
 }
@@ -257,7 +215,6 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
                 h->other ? ", with YaRN's factor of cos and sin" : "");
         break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
-    case FD_GUESS_OWN: own_text(h, graph, to, size); break;
     case FD_GUESS_CLAMP: clamp_text(h, to, size); break;
     case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
     case FD_GUESS_BLOCKS: {
@@ -274,6 +231,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     }
     case FD_GUESS_TOKEN: token_text(h, to, size); break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
+    case FD_GUESS_OWN:
     case FD_GUESS_COPY:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS: fd_hypothesis_rows_text(h, graph, to, size); break;

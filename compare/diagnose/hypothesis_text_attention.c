@@ -19,6 +19,7 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
         break;
     case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, except each from itself", h->n); break;
     case FD_KEYS_NOT_OWN: SAY("the mask hides each token from itself"); break;
+    case FD_KEYS_NOT_LAST: SAY("the mask hides the last token of a step from itself"); break;
     case FD_KEYS_CHUNK:
         SAY("the step that begins at position %d sees as many keys as if it were the first", h->n);
         break;
@@ -101,6 +102,14 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     case FD_CACHE_OF: SAY("the %s %s %s read from %s", cache, rows, are, graph->nodes[h->other].name); break;
     case FD_CACHE_UNKNOWN:
         SAY("the %s %s that attention reads %s not what was written: nor zeros, nor other rows", cache, rows, are);
+        break;
+    case FD_CACHE_LATE:
+        SAY("the %s %s are written %d place%s too far: attention reads what stood at %d before, and at %d the row of "
+            "%d",
+            cache, rows, h->n, h->n == 1 ? "" : "s", h->first, h->first + h->n, h->first);
+        break;
+    case FD_CACHE_OWN:
+        SAY("attention reads each position's own row of %s before it is written: what stood there is another", cache);
         break;
     }
 }

@@ -1,4 +1,4 @@
-/* What came out is right but for its place: another order, other rows, another tensor's; in one line. */
+/* What came out is right but for its place: another order, other rows, another tensor's; or for a number of its own; in one line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -67,8 +67,53 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
             h->n < 0 ? "later" : "earlier");
 }
 
+static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    const bool norm = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_L2_NORM;
+    const bool weights = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
+    const bool heads = norm || node->op == FD_OP_ROPE;
+    switch ((fd_own_rule)h->which) {
+    case FD_OWN_ROW_FACTOR:
+        SAY("%s the right one times a number of its own%s",
+            weights                     ? "each row of a head is"
+            : node->n_dim == 2 && heads ? "each head of a row is"
+                                        : "each row is",
+            norm                            ? ": what it is divided by is another"
+            : weights                       ? ": softmax's sum is another"
+            : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
+            : node->op == FD_OP_ROPE        ? ": a norm, or a scale that depends on the position"
+                                            : "");
+        break;
+    case FD_OWN_COLUMN_TERM:
+        SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
+        break;
+    case FD_OWN_ELEMENTS:
+        SAY("elements %d…%d are others in every row, and nothing else: these rows of %s are not the file's, or are "
+            "written over",
+            h->first, h->end - 1, graph->weights[node->weight[0]].name);
+        break;
+    case FD_OWN_LOW_RANK:
+        SAY("a matrix of rank %d is added to %s: an adapter (LoRA), or a zero point", h->n,
+            graph->weights[node->weight[0]].name);
+        break;
+    case FD_OWN_FUNCTION:
+        SAY("%s is another function than it should be, the same in all elements",
+            node->op == FD_OP_ATTN_SOFTMAX ? "softmax's exponential" : "the activation");
+        break;
+    case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
+    case FD_OWN_EXPERT_BIAS:
+        SAY("the experts are the chosen ones, but the biases that are added are other experts'");
+        break;
+    case FD_OWN_EXPERTS:
+        SAY("of the chosen experts some are not added, in each row others: as where an expert takes so many rows "
+            "alone");
+        break;
+    }
+}
+
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     if (h->guess == FD_GUESS_COPY) copy_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_OWN) own_text(h, graph, to, size);
     if (h->guess == FD_GUESS_ROWS) rows_text(h, to, size);
     if (h->guess != FD_GUESS_ORDER) return;
     order_text(h, to, size);

@@ -2,11 +2,13 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "compare/diagnose/mixed.h"
 #include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
+#include "compare/replay/replay.h"
 
 /* Of the size of the result: four bits leave an eighth of a value. */
 #define MOST_ERROR 0.2
@@ -104,6 +106,21 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
+/* A cache that is kept so is from its first row on: rows before, past position 0, were seen to be right. */
+static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_finding *f, bool *yes, fd_error *err) {
+    const fd_node *node = &ask->graph->nodes[f->node];
+    const int32_t in_trace = fd_trace_find(ask->trace, node->name), n_kv = f->pos + 1;
+    double *row = in_trace < 0 ? NULL : malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, n_kv));
+    *yes = false;
+    if (in_trace >= 0 && !row) return fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
+    fd_code code = FD_OK;
+    for (int32_t p = 1; p < f->pos && row && code == FD_OK && !*yes; p++)
+        code = fd_replay_read_row(ask->trace, in_trace, node, p, n_kv, row + fd_node_row_stride(node, n_kv), row, yes,
+                                  err);
+    free(row);
+    return code;
+}
+
 fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                         fd_error *err) {
     own_cache own = {.is = of->found};
@@ -112,6 +129,9 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
         there.finding = &of->introduced[i];
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z);
+        bool later = false;
+        if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
+        own.is &= !later;
         if (own.is) FD_TRY(fd_diagnose_look(&there, look, &own, err));
     }
     *error = own.error;

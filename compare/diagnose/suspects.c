@@ -30,8 +30,7 @@ bool fd_explains_by_attention_factors(const fd_graph *graph, const fd_explanatio
 
 bool fd_explains_by_fit(const fd_explanation *e) {
     const fd_hypothesis *h = &e->remaining[0].hypothesis;
-    return (h->guess == FD_GUESS_OWN && h->which != FD_OWN_LOG_SOFTMAX) ||
-           (h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN);
+    return (h->guess == FD_GUESS_OWN && h->which != FD_OWN_LOG_SOFTMAX) || fd_hypothesis_fits_cache(h);
 }
 
 /* After the prompt alone, in one layer alone: a value on the other side of a step that stayed in the cache does that, and

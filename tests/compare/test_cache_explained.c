@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
 
 typedef void (*change_rows)(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own);
 
@@ -48,6 +49,18 @@ static void another_run(float *rows, const float *right, const fd_op_args *args,
     for (int64_t i = 2 * width; i < 5 * width && i < args->n_kv * width; i++) rows[i] = sinf((float)(i % 97));
 }
 
+/* From position 3 on, and place 3 has what stood there before. */
+static void one_place_late(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)own;
+    for (int64_t p = 4; p < args->n_kv; p++)
+        memcpy(rows + p * width, right + (p - 1) * width, sizeof *rows * (size_t)width);
+    for (int64_t i = 3 * width; i < 4 * width && args->n_kv > 3; i++) rows[i] = sinf((float)(i % 97));
+}
+static void own_not_written_yet(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right;
+    for (int64_t i = own * width; i < (own + 1) * width && args->n_pos == 1; i++) rows[i] = cosf((float)(i % 89));
+}
+
 static void shifted(const fd_op_args *args) {
     read_from(args, one_before);
 }
@@ -59,6 +72,13 @@ static void ring(const fd_op_args *args) {
 }
 static void stale(const fd_op_args *args) {
     read_from(args, another_run);
+}
+
+static void late(const fd_op_args *args) {
+    read_from(args, one_place_late);
+}
+static void own_stale(const fd_op_args *args) {
+    read_from(args, own_not_written_yet);
 }
 
 static fd_node *mix_of(const fd_graph *g, const fd_node *scores) {
@@ -80,6 +100,12 @@ static void short_ring(fd_graph *g, fd_node *n) {
 }
 static void stale_rows(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = stale;
+}
+static void late_rows(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = late;
+}
+static void own_rows(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = own_stale;
 }
 static void stale_values(fd_graph *g, fd_node *n) {
     (void)g;
@@ -120,6 +146,9 @@ static const struct {
     {{"attn_scores", stale_rows, "cache_rows_stale",
       "the K and V rows of positions 2…4 that attention reads are not what"},
      false},
+    {{"attn_scores", late_rows, "cache_slots_late", "the K and V rows from position 3 on are written 1 place too far"},
+     false},
+    {{"attn_scores", own_rows, "own_row_stale", "each position's own row of K and V before it is written"}, false},
     {{"blk.1.attn_out", stale_values, "cache_rows_stale",
       "the V rows of positions 2…4 that attention reads are not what"},
      false},
@@ -130,5 +159,85 @@ Test(cache, rows_from_another_place_another_cache_or_another_run_are_named) {
     for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
         for (int spans = 0; spans < (bugs[i].through_gaps ? 2 : 1); spans++)
             expect_guess(&b, &bugs[i].bug, spans ? fused : all, "f32", true);
+    close_model(&b);
+}
+
+/* ---- attention that shows its output alone, in the second chunk of a longer prompt ---- */
+
+enum { N_FIRST = 12, N_ALL = 16 };
+static const int32_t many[N_ALL] = {1, 30, 45, 103, 26, 7, 51, 88, 9, 64, 77, 18, 300, 261, 91, 40};
+
+static void fill(float *row, int64_t width, int32_t seed) {
+    for (int64_t i = 0; i < width; i++) row[i] = sinf((float)(i % 97) + (float)(i / 97) * 0.37f + (float)seed);
+}
+static void late_from_12(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)own;
+    for (int64_t p = N_FIRST + 1; p < args->n_kv; p++)
+        memcpy(rows + p * width, right + (p - 1) * width, sizeof *rows * (size_t)width);
+    if (args->n_kv > N_FIRST) fill(rows + N_FIRST * width, width, 1);
+}
+static void own_from_12(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args;
+    if (own >= N_FIRST) fill(rows + own * width, width, own);
+}
+static void row_5_from_12(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args;
+    if (own >= N_FIRST) fill(rows + 5 * width, width, 2);
+}
+/* In the first chunk too, whose first rows see no more than a few keys. */
+static void row_2_at_once(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args;
+    if (own >= 2) fill(rows + 2 * width, width, 3);
+}
+static void read_row_2(const fd_op_args *args) {
+    read_from(args, row_2_at_once);
+}
+static void read_late(const fd_op_args *args) {
+    read_from(args, late_from_12);
+}
+static void read_own(const fd_op_args *args) {
+    read_from(args, own_from_12);
+}
+static void read_row_5(const fd_op_args *args) {
+    read_from(args, row_5_from_12);
+}
+/* Each key counts otherwise, in each row and head: no other keys, and few enough that they could be many directions. */
+static void other_scores(const fd_op_args *args) {
+    run_clean(args);
+    const int64_t n = args->n_pos * args->node->shape[0] * args->n_kv;
+    for (int64_t i = 0; i < n && args->pos0 > 0; i++) ((float *)args->out)[i] += cosf((float)i);
+}
+
+Test(cache, keys_of_no_run_are_told_from_other_weights_by_how_few_they_are) {
+    static const struct {
+        fd_override_fn scores, mix;
+        const char *name, *says;
+    } bugs[] = {
+        {read_late, read_late, "cache_slots_late", "from position 12 on are written 1 place too far"},
+        {read_own, read_own, "own_row_stale", "each position's own row of K and V"},
+        {read_row_5, read_row_5, "cache_rows_stale", "the K and V row of position 5"},
+        {read_row_2, read_row_2, "cache_rows_stale", "the K and V row of position 2"},
+        {other_scores, NULL, "", ""},
+    };
+    recording how = {.tokens = many, .n_prompt = N_ALL, .first_chunk = N_FIRST};
+    bench b = open_bench(models[0], how);
+    how.emulated = "f32";
+    how.tensors = "token_embd,*norm,*attn_[qkv],*rope,*attn_out,*proj,*inp,*down,*l_out,logits";
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        fd_node *scores = &faulty->nodes[fd_graph_find(faulty, "blk.1.attn_scores")];
+        scores->override = bugs[i].scores;
+        mix_of(faulty, scores)->override = bugs[i].mix;
+        fd_verdict v = judged(&b, faulty, how);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        const char *name = e->named ? e->remaining[0].name : "";
+        cr_expect_str_eq(v.divergence.node, "blk.1.attn_out");
+        cr_expect(strcmp(name, bugs[i].name) == 0 && (!e->named || strstr(e->remaining[0].summary, bugs[i].says)),
+                  "%zu: %s", i, e->named ? e->remaining[0].summary : unnamed_of(e));
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
     close_model(&b);
 }

@@ -196,6 +196,25 @@ Test(kept_rounded, a_bug_of_keys_or_values_in_every_layer_is_no_way_to_keep_them
     close_model(&b);
 }
 
+static void in_int8_from_the_second_chunk_on(const fd_op_args *args) {
+    args->pos0 > 0 ? in_int8_with_a_given_scale(args) : run_clean(args);
+}
+
+Test(kept_rounded, rows_that_are_right_before_are_no_way_to_keep_those_after_them) {
+    bench b = open_bench(models[0], (recording){.first_chunk = 2});
+    fd_graph *faulty;
+    fd_error err = {0};
+    must(fd_graph_clone(b.graph, &faulty, &err), &err);
+    for (int32_t k = 0; k < faulty->n_node; k++)
+        if (fd_node_is_kv_cache(&faulty->nodes[k])) faulty->nodes[k].override = in_int8_from_the_second_chunk_on;
+    fd_verdict v =
+        judged(&b, faulty, (recording){.emulated = "f32", .numerics = "unknown", .tensors = layers, .first_chunk = 2});
+    cr_expect_eq(v.status, FD_DIVERGED, "%s", fd_verdict_status_name(v.status));
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
+}
+
 Test(kept_rounded, eight_bit_floating_point_rounds_to_nearest_even_and_ends_at_its_largest) {
     static const struct {
         int32_t type;

@@ -162,3 +162,42 @@ Test(mapped, experts_with_others_biases_are_told_from_experts_with_others_matric
     forget(&b);
     close_model(&b);
 }
+
+/* Gate's and up's products as of rows that were weighed, and a sum that weighs no more. */
+static float chosen_weights[(N_PREFILL + N_DECODE) * 8];
+static void keep_weights(const fd_op_args *args) {
+    const size_t size = sizeof(float) * (size_t)(args->n_pos * fd_node_width(args->node));
+    cr_assert_leq(size, sizeof chosen_weights);
+    run_clean(args);
+    memcpy(chosen_weights, args->out, size);
+}
+static void weigh_before(const fd_op_args *args) {
+    const int64_t n = args->node->shape[1];
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * args->node->shape[0] * n; i++)
+        ((float *)args->out)[i] *= chosen_weights[i / n];
+}
+static void sum_alone(const fd_op_args *args) {
+    float ones[(N_PREFILL + N_DECODE) * 8];
+    fd_op_args own = *args;
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++) ones[i] = 1;
+    own.in[1] = ones;
+    run_clean(&own);
+}
+
+Test(mapped, experts_that_are_weighed_before_they_compute_are_named) {
+    static const char *const products[3] = {"blk.1.ffn_moe_gate", "blk.1.ffn_moe_up"};
+    const char *const recorded[] = {all, "token_embd,*attn_norm,*ffn_norm,*ffn_inp,*moe_out,*moe_weights,*l_out,logits",
+                                    layers};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int r = 0; r < 3; r++) {
+        fd_graph *faulty = with(&b, products, weigh_before);
+        faulty->nodes[fd_graph_find(faulty, "blk.1.ffn_moe_weights")].override = keep_weights;
+        faulty->nodes[fd_graph_find(faulty, "blk.1.ffn_moe_out")].override = sum_alone;
+        expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[r], .tokens = small},
+                      "expert_inputs_weighted", "to what they read, not");
+        forget(&b);
+    }
+    close_model(&b);
+}

@@ -110,6 +110,16 @@ static void tokens_again(const fd_op_args *args) {
     run_clean(&own);
 }
 
+/* Behind the first token each is fed the next one's, which is known but for the last. */
+static void next_tokens(const fd_op_args *args) {
+    static int32_t fed[N_PREFILL + N_DECODE];
+    fd_op_args own = *args;
+    run_clean(args);
+    if (args->pos0 == 0) memcpy(fed, args->tokens, sizeof *fed * (size_t)(args->n_pos + N_DECODE));
+    own.tokens = fed + args->pos0 + 1;
+    if (args->pos0 + args->n_pos < N_PREFILL + N_DECODE) run_clean(&own);
+}
+
 #define OVERRIDE(name, how)                                                                                            \
     static void name(fd_graph *g, fd_node *n) {                                                                        \
         (void)g;                                                                                                       \
@@ -125,6 +135,7 @@ OVERRIDE(adapt, with_adapter)
 OVERRIDE(slope, other_slope)
 OVERRIDE(coarsen, coarse_softmax)
 OVERRIDE(feed_again, tokens_again)
+OVERRIDE(feed_next, next_tokens)
 
 static const struct {
     guessed bug;
@@ -141,6 +152,7 @@ static const struct {
     {{"ffn_act", slope, "other_function", "the activation"}, &all},
     {{"attn_weights", coarsen, "other_function", "softmax's exponential"}, &all},
     {{"token_embd", feed_again, "earlier_token", "6 positions before"}, &layers},
+    {{"token_embd", feed_next, "later_token", "1 position after"}, &all},
 };
 
 Test(memory, what_was_read_or_left_in_another_place_is_named) {

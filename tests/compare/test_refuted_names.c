@@ -188,6 +188,30 @@ Test(refuted_names, the_choice_of_experts_is_no_single_ranks) {
     close_model(&b);
 }
 
+/* ---- errors of a few columns ---- */
+
+static void roughly(const fd_op_args *args) {
+    float *y = args->out;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) y[i] *= 1 + 0x1p-9f * (float)(i * i % 7 - 3);
+}
+
+/* A matrix of four rows is of rank four at most, whatever is wrong with it. */
+Test(refuted_names, a_router_of_four_rows_has_no_adapter) {
+    static const int32_t many[] = {1, 30, 45, 103, 26, 7, 51, 88, 9, 64, 77, 18};
+    recording how = {.tokens = many, .n_prompt = sizeof many / sizeof *many, .tensors = no_cache};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, how);
+    how.emulated = "f32";
+    fd_verdict v = judged(&b, spoiled(&b, "blk.1.ffn_moe_logits", roughly), how);
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_str_eq(v.divergence.node, "blk.1.ffn_moe_logits");
+    cr_expect(!e->named, "%s", e->named ? e->remaining[0].summary : "");
+    fd_verdict_free(&v);
+    forget(&b);
+    close_model(&b);
+}
+
 /* ---- tokens that see the later ones of their chunk ---- */
 
 static fd_override_fn unmasked[FD_OP_COUNT];

@@ -70,6 +70,26 @@ static void larger_in_decode(const fd_op_args *args) {
     for (int64_t i = 0; i < n && args->n_pos == 1; i++) ((float *)args->out)[args->pos0 * n + i] *= 1.02f;
 }
 
+/* In decode the result of the step before. */
+static void one_step_late(const fd_op_args *args) {
+    static float kept[4096];
+    const size_t size = sizeof(float) * (size_t)fd_node_width(args->node);
+    float *own = malloc(size);
+    cr_assert(own && size <= sizeof kept);
+    run_clean(args);
+    memcpy(own, last_row(args), size);
+    if (args->n_pos == 1) memcpy(args->out, kept, size);
+    memcpy(kept, own, size);
+    free(own);
+}
+
+static void last_not_seen(const fd_op_args *args) {
+    const int64_t n_head = args->node->shape[0], n_kv = args->n_kv;
+    run_clean(args);
+    for (int64_t head = 0; head < n_head && args->n_pos > 1; head++)
+        ((float *)args->out)[((args->n_pos - 1) * n_head + head) * n_kv + args->pos0 + args->n_pos - 1] = -INFINITY;
+}
+
 static const struct {
     const char *what, *nodes;
     fd_override_fn how;
@@ -83,6 +103,10 @@ static const struct {
     {"the last row of a chunk was not computed", ".attn_out", last_not_computed, "", "f32", "zeros", ""},
     {"the last row of a chunk was not written", ".cache_v", last_not_written, "*", "f32", "zeros", ""},
     {"softmax's sum has more in later steps", ".attn_weights", sums_of_more, "", "f32", "row_factor", ""},
+    {"decode gives the result of the step before", "logits", one_step_late, "*", "f32", "other_rows", ""},
+    {"the last row of a chunk does not see itself", ".attn_scores", last_not_seen, "", "f32", "keys_hidden", ""},
+    {"the last row of a chunk does not see itself, as recorded", ".attn_scores", last_not_seen, "*", "f32",
+     "keys_hidden", ""},
     {"V is larger in decode", ".cache_v", larger_in_decode, "", "f32", "factor", ""},
     {"V is larger in decode, as recorded", ".cache_v", larger_in_decode, "*", "f32", "factor", ""},
     {"V in int8 is no other rows", ".cache_v", int8_values, "", "hf-f16", "", "cache_rows_stale"},

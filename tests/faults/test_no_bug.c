@@ -138,6 +138,33 @@ Test(no_bug, odd_weights_hide_no_bug) {
     close_model(&b);
 }
 
+static fd_override_fn turned;
+static void turned_in_decode(const fd_op_args *args) {
+    args->pos0 < N_PREFILL ? run_clean(args) : turned(args);
+}
+
+Test(no_bug, rope_turned_equally_in_decode_alone_is_not_said_to_do_no_harm) {
+    bench b = open_bench("kjv-llama", (recording){0});
+    fd_error err = {0};
+    fd_graph *shifted;
+    fd_fault_owner *owner;
+    must(fd_graph_clone(b.graph, &shifted, &err), &err);
+    must(fd_fault_apply("rope_both_one_further", shifted, &owner, &err), &err);
+    for (int32_t i = 0; i < shifted->n_node; i++) {
+        if (!shifted->nodes[i].override) continue;
+        turned = shifted->nodes[i].override;
+        shifted->nodes[i].override = turned_in_decode;
+    }
+    fd_verdict v = judged(&b, shifted, (recording){.emulated = "f32"});
+    const fd_explanation *x = &v.diagnosis.explanation;
+    cr_expect(x->named && strstr(x->remaining[0].summary, "position + 1, but not before position 6"), "%s",
+              x->named ? x->remaining[0].summary : unnamed_of(x));
+    fd_verdict_free(&v);
+    fd_graph_free(shifted);
+    fd_fault_owner_free(owner);
+    close_model(&b);
+}
+
 Test(no_bug, rope_turned_equally_on_q_and_k_is_said_to_do_no_harm) {
     bench b = open_model("kjv-llama");
     fd_error err = {0};

@@ -81,7 +81,7 @@ static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) 
     p->total->n_by_name++;
 }
 
-static bool has_layer(const fd_proposer *p, const char *name) {
+bool fd_propose_name_has_layer(const fd_proposer *p, const char *name) {
     char pattern[300];
     for (int number = 0; number < 4; number++)
         if (fd_propose_layer_of(p, name, number, false, pattern, sizeof pattern) >= 0) return true;
@@ -93,7 +93,7 @@ static bool has_layer(const fd_proposer *p, const char *name) {
 static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
     int32_t found = -1, logits = fd_trace_n_node(p->ref) - 1;
-    const bool of_layer = has_layer(p, item->name);
+    const bool of_layer = fd_propose_name_has_layer(p, item->name);
     for (int32_t v = 0; v <= logits; v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         if ((node->layer >= 0 && !of_layer) || !fd_propose_size_fits(p, t, node)) continue;

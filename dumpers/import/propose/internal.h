@@ -84,6 +84,7 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
 typedef struct fd_proposer {
     const fd_source *source;
     const fd_trace *ref;
+    const fd_name_map *own; /* NULL: ref is the right run */
     fd_import_plan plan;
     fd_proposed *items;
     size_t n, room;
@@ -149,6 +150,9 @@ void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_prop
 /* Of names numbered from the embeddings on, as transformers' hidden_states, the last may be what comes behind the last norm, which no
  * other name is. Asks, instead of taking it by `rule` for node `last`, unless its values are nearest to that layer's; false: no. */
 bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *rule, fd_proposed *item, int32_t last);
+
+/* Is one of the name's numbers a layer of the model? */
+bool fd_propose_name_has_layer(const fd_proposer *p, const char *name);
 
 /* Is it clear that the name, not a part of it, has the values of the node called `node`? */
 bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);

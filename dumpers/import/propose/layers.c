@@ -140,6 +140,56 @@ static void refuse_outside(const fd_proposer *p, fd_proposed *item) {
     item->best[0].node = -1;
 }
 
+/* Of names of layers that all have one form: are they, but for one at most, near to no node? */
+static bool stands_alone(const fd_proposer *p, const fd_proposed *item) {
+    for (int number = 0; number < 4; number++) {
+        char pattern[300];
+        bool same = fd_propose_layer_of(p, item->name, number, false, pattern, sizeof pattern) >= 0;
+        for (size_t i = 0; i < p->n && same; i++) {
+            const fd_proposed *other = &p->items[i];
+            fd_name_map_capture capture;
+            if (other == item || !fd_propose_name_has_layer(p, other->name)) continue;
+            same = fd_name_map_matches(pattern, other->name, &capture) && !is_clear(p, other);
+        }
+        if (same) return true;
+    }
+    return false;
+}
+
+/* Where layers left one tensor each, one of which is near to some node and has not its values, that says nothing of what they are:
+ * behind a bug of every layer any tensor of the first may be near to any of them. */
+static void refuse_single(const fd_proposer *p, fd_proposed *item) {
+    if (!is_clear(p, item) || item->best[0].away <= OWN_VALUES || !every_layer_has(p, item->name)) return;
+    if (stands_alone(p, item)) item->clear = item->matched = false;
+}
+
+/* Are names with a number that node in two other layers or more, and none is any node of its own layer? */
+static bool is_numbered_elsewhere(const fd_proposer *p, int32_t node) {
+    const fd_trace_node *own = fd_trace_node_at(p->ref, node);
+    int32_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *other = &p->items[i];
+        if (!is_clear(p, other) || !fd_propose_name_has_layer(p, other->name)) continue;
+        const fd_trace_node *its = fd_trace_node_at(p->ref, other->best[0].node);
+        if (its->layer == own->layer) return false;
+        n += its->layer >= 0 && strcmp(strrchr(its->name, '.'), strrchr(own->name, '.')) == 0;
+    }
+    return n >= 2;
+}
+
+/* Behind a layer that was left out, and has no names, the last norm has nearly the values of that layer's first. A name without a
+ * number is no layer's node, unless it has its very values: it is one outside the layers, if any. */
+static void refuse_layer(const fd_proposer *p, fd_proposed *item) {
+    fd_candidate *best = item->best;
+    int32_t n = 0;
+    if (!is_clear(p, item) || fd_trace_node_at(p->ref, best[0].node)->layer < 0 || best[0].away <= OWN_VALUES) return;
+    if (fd_propose_name_has_layer(p, item->name) || !is_numbered_elsewhere(p, best[0].node)) return;
+    for (int k = 0; k < FD_PROPOSE_KEEP; k++)
+        if (best[k].node >= 0 && fd_trace_node_at(p->ref, best[k].node)->layer < 0) best[n++] = best[k];
+    for (int k = n; k < FD_PROPOSE_KEEP; k++) best[k].node = -1;
+    item->matched = item->clear = n == 1 && best[0].away <= FD_PROPOSE_FAR;
+}
+
 /* The later of two layers' names that have one node's values, the earlier being that layer's: what a layer that does nothing leaves.
  * The name says more of the later than its values do. */
 static bool repeats(const fd_proposer *p, const fd_proposed *item) {
@@ -158,6 +208,8 @@ static bool repeats(const fd_proposer *p, const fd_proposed *item) {
 
 void fd_propose_compare_layers(fd_proposer *p) {
     for (size_t i = 0; i < p->n; i++) refuse_outside(p, &p->items[i]);
+    for (size_t i = 0; i < p->n; i++) refuse_layer(p, &p->items[i]);
+    for (size_t i = 0; i < p->n; i++) refuse_single(p, &p->items[i]);
     for (size_t i = p->n; i-- > 0;)
         if (is_clear(p, &p->items[i]) && repeats(p, &p->items[i]))
             p->items[i].clear = false, p->items[i].differs = true;

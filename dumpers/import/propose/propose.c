@@ -276,9 +276,9 @@ static fd_code check_tokens(const fd_proposer *p) {
     return FD_OK;
 }
 
-fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
-                       fd_proposal *proposal, fd_error *err) {
-    fd_proposer p = {.source = source, .ref = ref, .out = out, .total = proposal, .err = err};
+fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref,
+                       const fd_name_map *own, FILE *out, fd_proposal *proposal, fd_error *err) {
+    fd_proposer p = {.source = source, .ref = ref, .own = own, .out = out, .total = proposal, .err = err};
     *proposal = (fd_proposal){0};
     FD_TRY(fd_import_begin_plan(source, options, &p.plan, err));
     fd_code code = check_tokens(&p);

@@ -29,10 +29,11 @@ typedef struct fd_propose_choice {
 /* The choices that a proposed map leaves open (its lines "ask … by size alone"), in its order: *out [*n], the caller frees it. */
 fd_code fd_propose_choices(const char *map, fd_propose_choice **out, size_t *n, fd_error *err);
 
-/* `options->graph` is needed; `options->map`: names that it knows are left out, NULL: none. `ref`: a full trace of the model on the same tokens. The map
- * is written to `out`; each line's comment gives a confidence from 0 to 1. */
-fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref, FILE *out,
-                       fd_proposal *proposal, fd_error *err);
+/* `options->graph` is needed; `options->map`: names that it knows are left out, NULL: none. `ref`: a full trace of the model on the same
+ * tokens; `own`: its values follow from those that this map takes of the source, NULL: from the model alone. The map is written to `out`;
+ * each line's comment gives a confidence from 0 to 1. */
+fd_code fd_propose_map(const fd_source *source, const fd_import_options *options, const fd_trace *ref,
+                       const fd_name_map *own, FILE *out, fd_proposal *proposal, fd_error *err);
 
 /* A plan without a map: tokens, steps and the model's sizes. Freed with fd_import_plan_free. */
 fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,

@@ -73,12 +73,48 @@ static int32_t last_node(const fd_proposer *p) {
     return fd_trace_n_node(p->ref) - 1;
 }
 
+/* Larger by the same factor, and not by the tenth of a bias that it leaves alone. */
+#define SAME_FACTOR 0.01
+
+/* Do the reference's values follow from the name's, as they are? */
+static bool follows(const fd_proposer *p, const fd_proposed *item) {
+    for (size_t i = 0; p->own && i < p->own->n_rule; i++) {
+        const fd_name_map_rule *rule = &p->own->rules[i];
+        fd_name_map_capture capture;
+        char node[96];
+        if (fd_name_map_computes(rule) || fd_name_map_is_asked(p->own, rule, item->name)) continue;
+        for (size_t k = 0; k < rule->n_source; k++)
+            if (fd_name_map_matches(rule->sources[k].pattern, item->name, &capture) &&
+                fd_name_map_node(rule, &capture, node, sizeof node) &&
+                strcmp(node, fd_trace_node_at(p->ref, item->best[0].node)->name) == 0)
+                return true;
+    }
+    return false;
+}
+
+/* Has what a product makes of these values that factor, too, or follows it from them? Then the engine has gone on with them. */
+static bool is_used(const fd_proposer *p, const fd_proposed *item) {
+    const fd_candidate *best = &item->best[0];
+    const char *name = fd_trace_node_at(p->ref, best->node)->name;
+    const double factor = follows(p, item) ? 1 : best->factor;
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_candidate *reader = &p->items[i].best[0];
+        if (!p->items[i].clear || reader->node < 0 || reader->away > 1e-4) continue;
+        const fd_trace_node *node = fd_trace_node_at(p->ref, reader->node);
+        if (strcmp(node->op, "matmul") == 0 && strcmp(node->inputs[0], name) == 0 &&
+            fabs(reader->factor / factor - 1) < SAME_FACTOR)
+            return true;
+    }
+    return false;
+}
+
 /* An unknown factor may be the engine's own scale, or a bug. It is a bug where the directions differ too, which no scale changes,
- * and of the last node's values, what the engine samples from: there it is a bug or a temperature; and of embeddings that the model
- * does not scale. */
-static bool is_no_scale(const fd_proposer *p, const fd_candidate *best) {
+ * and of the last node's values, what the engine samples from: there it is a bug or a temperature; of embeddings that the model
+ * does not scale; and where what reads them has it as well. */
+static bool is_no_scale(const fd_proposer *p, const fd_proposed *item) {
+    const fd_candidate *best = &item->best[0];
     const bool embeds = strcmp(fd_trace_node_at(p->ref, best->node)->op, "embed") == 0;
-    return best->node == last_node(p) || best->away > 1e-4 || (embeds && !scales_embeddings(p));
+    return best->node == last_node(p) || best->away > 1e-4 || (embeds && !scales_embeddings(p)) || is_used(p, item);
 }
 
 fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, int number) {
@@ -87,7 +123,7 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
     fd_proposed_rule l = {0};
     char factor[40] = "";
     if (best->node != last_node(p)) l.factor_known = factor_text(p, best->factor, factor);
-    l.factor_known |= is_no_scale(p, best);
+    l.factor_known |= is_no_scale(p, item);
     snprintf(l.ops, sizeof l.ops, "%s%s", best->ops, factor);
     if (number >= 0 && node->layer >= 0 && with_layer(item->name, number, node->layer, l.source, sizeof l.source)) {
         node_pattern(node->name, node->layer, l.node);
