@@ -26,7 +26,8 @@ typedef struct fd_fault_info {
         *form_of; /* a form of this function, "GELU", that rounding may not tell from its others; NULL: of none */
     double
         roundings; /* of a fault that computes what the op does not: how many an element has, of its row's largest value; else 0 */
-    bool later; /* does no harm in a first batch: it shows in those that find rows in the cache */
+    bool hardly; /* leaves out what hardly changes small numbers: rounding of few bits leaves that out as well */
+    bool later;  /* does no harm in a first batch: it shows in those that find rows in the cache */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

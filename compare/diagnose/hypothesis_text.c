@@ -23,6 +23,10 @@ static void position_text(const fd_hypothesis *h, char *to, size_t size) {
     case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
     case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
     case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;
+    case FD_POSITION_ROUNDED:
+        SAY("RoPE takes positions in %s, which has not every whole number above %d",
+            h->n == 8 ? "bfloat16" : "binary16", 1 << h->n);
+        break;
     case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
     }
 }

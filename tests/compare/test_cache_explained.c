@@ -37,6 +37,11 @@ static void in_ring_of_5(float *rows, const float *right, const fd_op_args *args
     (void)args;
     for (int64_t p = 5; p <= own; p++) memcpy(rows + p % 5 * width, right + p * width, sizeof *rows * (size_t)width);
 }
+/* Scores of zeros are those of a mask that makes them 0; what V's zeros add tells. */
+static void without_6(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args;
+    if (own > 6) memset(rows + 6 * width, 0, sizeof *rows * (size_t)width);
+}
 static void another_run(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
     (void)right, (void)own;
     for (int64_t i = 2 * width; i < 5 * width && i < args->n_kv * width; i++) rows[i] = sinf((float)(i % 97));
@@ -47,6 +52,9 @@ static void shifted(const fd_op_args *args) {
 }
 static void ring(const fd_op_args *args) {
     read_from(args, in_ring_of_5);
+}
+static void lost(const fd_op_args *args) {
+    read_from(args, without_6);
 }
 static void stale(const fd_op_args *args) {
     read_from(args, another_run);
@@ -65,6 +73,9 @@ static void v_one_before(fd_graph *g, fd_node *n) {
 }
 static void short_ring(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = ring;
+}
+static void lost_row(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = lost;
 }
 static void stale_rows(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = stale;
@@ -102,6 +113,7 @@ static const struct {
      false},
     {{"attn_scores", short_ring, "cache_ring_short", "the cache of K and V is a ring of 5 rows"}, true},
     {{"blk.2.attn_scores", keys_of_v, "other_cache", "the K rows of positions 0…2 are read from blk.2.cache_v"}, false},
+    {{"attn_scores", lost_row, "cache_row_wrong", "the K and V row of position 6 is read as zeros"}, false},
     {{"attn_scores", stale_rows, "cache_rows_stale",
       "the K and V rows of positions 2…4 that attention reads are not what"},
      false},

@@ -125,3 +125,25 @@ Test(projection, a_wrong_eps_in_binary32_is_found_through_layers) {
     cr_expect(n_by_slope > 0, "all by the bounds");
     close_model(&b);
 }
+
+/* cap·tanh(s / cap) of bfloat16 gives a small s back, each time: rounding that goes in the direction of no cap at all. So what such a
+ * bug changes by less than a step of the type is left out. */
+Test(projection, what_a_type_hardly_shows_is_left_out) {
+    enum { N = 4 };
+    const fd_node node = {.n_dim = 1, .shape = {N}};
+    float sound[N] = {1, 2, 4, 8}, bug[N] = {1.001f, 2.1f, 4.001f, 8.4f}, candidate[N] = {1.001f, 2, 4.001f, 8};
+    double tau[N] = {0.1, 0.1, 0.1, 0.1};
+    const fd_explain_request request = {.args = {.node = &node, .n_pos = 1}, .output = candidate};
+    const fd_trial_rows rows = {.request = &request, .plain = {.rows = sound, .tau = tau}};
+    const fd_variant variant = {.rows = bug};
+    fd_projection all = {0}, most = {0}, none = {0};
+    fd_projection_add_row(&rows, &variant, 0, 0, &all);
+    fd_projection_add_row(&rows, &variant, 0, 0.01, &most);
+    fd_projection_add_row(&rows, &variant, 0, 0.1, &none);
+    cr_expect_gt(all.rd, 0);
+    cr_expect_eq(most.rd, 0, "%g", most.rd);
+    cr_expect_float_eq(most.dd, 17, 1e-4, "%g", most.dd);
+    cr_expect_eq(none.n_row, 0);
+    const int32_t cap = fd_fault_find("attn_softcap_missing"), last = fd_fault_find("final_softcap_missing");
+    cr_expect(fd_fault_at(cap)->hardly && fd_fault_at(last)->hardly);
+}
