@@ -261,6 +261,7 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     FD_TRY(find_steps(o, err));
     FD_TRY(say_tokens(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
+    if (o->map && !in->map) fd_cli_leave_few_misfits(o->source, o->map, &o->how);
     if (!o->map)
         FD_TRY(find_map(o, err));
     else if (!in->map && !o->of_ranks && !fd_source_names(o->source))

@@ -25,7 +25,9 @@ typedef struct fd_diagnose_options {
     int32_t whole_from;  /* with whole_run: but before this position all is right */
     bool whole_run;      /* what earlier steps left in an unrecorded cache is as the hypothesis has it */
     int32_t rows_alone; /* of fd_diagnose_fits: in so many rows from the finding's on; 0: in all that are asked about */
-    bool table_alone;    /* the table of faults, without guesses beside it */
+    const fd_hypothesis *without; /* [n_without] refuted by other steps, not to be tried again */
+    int32_t n_without;
+    bool table_alone; /* the table of faults, without guesses beside it */
 } fd_diagnose_options;
 
 /* About the first finding of an attribution, as it was asked for. Both are borrowed. */

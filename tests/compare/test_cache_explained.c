@@ -129,3 +129,23 @@ Test(cache, rows_from_another_place_another_cache_or_another_run_are_named) {
             expect_guess(&b, &bugs[i].bug, spans ? fused : all, "f32", true);
     close_model(&b);
 }
+
+/* Row 6 of zeros, then row 7: in the last step that is what rows written one position too early are. The step before, which is right,
+ * would not be. */
+Test(cache, the_step_before_refutes_a_name) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_error err = {0};
+    fd_graph *graph;
+    must(fd_graph_clone(b.graph, &graph, &err), &err);
+    const int32_t scores = fd_graph_find(graph, "blk.1.attn_scores");
+    lost_row(graph, &graph->nodes[scores]);
+    fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .tensors = "token_embd,*.l_out,logits"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_eq(v.status, FD_DIVERGED, "%s", fd_verdict_status_name(v.status));
+    cr_expect_str_eq(v.divergence.node, "blk.1.l_out", "%s", v.divergence.node);
+    cr_expect(e->named && strcmp(e->remaining[0].name, "cache_row_wrong") == 0, "%d %s: %s", e->named,
+              e->remaining[0].name, e->remaining[0].summary);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
