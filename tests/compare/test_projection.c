@@ -2,9 +2,10 @@
  * rounding. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "compare/diagnose/projection.h"
+#include "compare/diagnose/below_bounds_internal.h"
 #include "tests/compare/replay_bench.h"
 
 enum { N_ROW = 16, N_ELEMENT = 64 };
@@ -123,6 +124,37 @@ Test(projection, a_wrong_eps_in_binary32_is_found_through_layers) {
         fd_verdict_free(&v);
     }
     cr_expect(n_by_slope > 0, "all by the bounds");
+    close_model(&b);
+}
+
+/* Of slope `slope` with squares of 1 in each of 16 rows. */
+static fd_projection along(double slope) {
+    return sums_of(&(slope_case){"", slope, 0.1 * fabs(slope), 0, N_ROW, false});
+}
+
+/* n - 1 for n changes all of a row by one factor, and so does a larger eps, nearly: what takes as much away is said as well, and first if
+ * it takes more. */
+Test(projection, another_eps_is_not_another_norm) {
+    static const struct {
+        double slope, no_eps;
+        int32_t n;
+        const char *first;
+    } cases_of_eps[] = {{1, -1100, 2, "other_eps"},
+                        {1, 0.5, 1, "norm_n_less_one"},
+                        {1, -0.9, 1, "norm_n_less_one"},
+                        {1, -0.97, 2, "norm_n_less_one"},
+                        {1, NAN, 1, "norm_n_less_one"}};
+    bench b = open_model(models[0]);
+    const int32_t node = fd_graph_find(b.graph, "blk.1.ffn_norm");
+    for (size_t i = 0; i < sizeof cases_of_eps / sizeof *cases_of_eps; i++) {
+        fd_explanation e = {.named = true, .n_remaining = 1, .slope = 1};
+        snprintf(e.remaining[0].name, sizeof e.remaining[0].name, "norm_n_less_one");
+        const fd_projection named = along(cases_of_eps[i].slope), no_eps = along(cases_of_eps[i].no_eps);
+        fd_below_or_eps(b.graph, node, &named, &no_eps, &e);
+        cr_expect_eq(e.n_remaining, cases_of_eps[i].n, "%g: %d", cases_of_eps[i].no_eps, e.n_remaining);
+        cr_expect_str_eq(e.remaining[0].name, cases_of_eps[i].first, "%g: %s", cases_of_eps[i].no_eps,
+                         e.remaining[0].name);
+    }
     close_model(&b);
 }
 
