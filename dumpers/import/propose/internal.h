@@ -150,6 +150,9 @@ void fd_propose_ask_layer(fd_proposer *p, const fd_proposed *item, const fd_prop
  * other name is. Asks, instead of taking it by `rule` for node `last`, unless its values are nearest to that layer's; false: no. */
 bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *rule, fd_proposed *item, int32_t last);
 
+/* Logits or what they were before a softcap or a factor: what a ranked name says of the two, where its values do not, or say otherwise. */
+void fd_propose_logits(const fd_proposer *p, fd_proposed *item);
+
 /* Is it clear that the name, not a part of it, has the values of the node called `node`? */
 bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);
 
