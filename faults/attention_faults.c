@@ -212,7 +212,7 @@ static const fd_fault rows[] = {
     {ATTENTION("window_one_less", "attn_scores", FD_OP_ATTN_SCORES, "the sliding window is one position too short"),
      .applies = has_window, .edit = window_one_less},
     {ATTENTION("attn_softcap_missing", "attn_scores", FD_OP_ATTN_SCORES, "scores are not capped by cap·tanh(s / cap)"),
-     .applies = has_softcap, .edit = softcap_missing},
+     .applies = has_softcap, .edit = softcap_missing, .info.hardly = true},
     {ATTENTION("sinks_missing", "attn_weights", FD_OP_ATTN_SOFTMAX, "softmax leaves out the heads' sinks"),
      .applies = has_sinks, .edit = sinks_missing},
     {ATTENTION("heads_reversed", "attn_out", FD_OP_ATTN_MIX, "the heads' outputs are put together in the wrong order"),

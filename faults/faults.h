@@ -28,6 +28,7 @@ typedef struct fd_fault_info {
         roundings; /* of a fault that computes what the op does not: how many an element has, of its row's largest value; else 0 */
     bool all_alike; /* in all rows it does no harm, of which its summary speaks behind a colon */
     bool later;     /* does no harm in a first batch: it shows in those that find rows in the cache */
+    bool hardly; /* leaves out what hardly changes small numbers: rounding of few bits leaves that out as well */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

@@ -51,6 +51,6 @@ static const fd_fault rows[] = {
             "the logits are capped by 30·tanh(x / 30), which this architecture does not do"),
      .op = FD_OP_MATMUL, .override = capped_logits},
     {OUTPUT("final_softcap_missing", "logits", "the logits are not capped by cap·tanh(x / cap)"), .op = FD_OP_SOFTCAP,
-     .override = fd_fault_copy},
+     .override = fd_fault_copy, .info.hardly = true},
 };
 const fd_fault_family fd_output_faults = FD_FAULT_FAMILY(rows);

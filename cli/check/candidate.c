@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/check/choose_map.h"
+#include "cli/check/doubt_dump.h"
 #include "cli/check/rank_dumps.h"
 #include "cli/check/split_steps.h"
 #include "cli/import/auto_map.h"
@@ -137,12 +138,36 @@ static fd_code propose_map(opening *o, fd_proposal *found, char **text, size_t *
     return fd_cli_auto_map(o->source, &how, *o->ref, text, size, found, err);
 }
 
+/* Values that name less than half: what the dump says against the tokens and the model that were given comes before any map. */
+static fd_code doubt_dump(const opening *o, const fd_proposal *found, fd_error *err) {
+    char doubt[300];
+    fd_import_plan plan;
+    if (2 * (found->n_sure + found->n_by_name) >= fd_source_count(o->source)) return FD_OK;
+    FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
+    fd_code code = fd_cli_doubt_dump(o->source, plan.n_token, o->how.graph, doubt, sizeof doubt, err);
+    fd_import_plan_free(&plan);
+    return code != FD_OK || !doubt[0] ? code : fd_fail(err, FD_ERR_INPUT, "%s: %s", o->input->path, doubt);
+}
+
+/* Other tokens than were given may be the engine's bug, so that is said and no more. */
+static fd_code say_tokens(const opening *o, fd_error *err) {
+    char doubt[300];
+    fd_import_plan plan;
+    FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
+    fd_code code = fd_cli_doubt_tokens(o->source, plan.tokens, plan.n_token, o->how.graph, doubt, sizeof doubt, err);
+    fd_import_plan_free(&plan);
+    if (code == FD_OK && doubt[0])
+        fprintf(stderr, "%s: %s: was it fed these? --tokens says others\n", o->input->path, doubt);
+    return code;
+}
+
 static fd_code find_map(opening *o, fd_error *err) {
     char *text = NULL;
     size_t size = 0;
     fd_proposal found;
     fd_code code = propose_map(o, &found, &text, &size, err);
     if (code == FD_OK) code = keep_map(o, text, size, err);
+    if (code == FD_OK) code = doubt_dump(o, &found, err);
     if (code == FD_OK && found.n_sure + found.n_by_name == 0)
         code =
             fd_fail(err, FD_ERR_INPUT,
@@ -234,7 +259,9 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     FD_TRY(read_options(o, err));
     if (o->of_ranks) FD_TRY(fd_cli_join_rank_dumps(in->path, &o->how, &o->source, err));
     FD_TRY(find_steps(o, err));
+    FD_TRY(say_tokens(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
+    if (o->map && !in->map) fd_cli_leave_few_misfits(o->source, o->map, &o->how);
     if (!o->map)
         FD_TRY(find_map(o, err));
     else if (!in->map && !o->of_ranks && !fd_source_names(o->source))

@@ -1,7 +1,11 @@
 #include "cli/check/choose_map.h"
 
+#include <stdio.h>
+
 #include "cli/check/rank_dumps.h"
 #include "cli/import/mapped_trace.h"
+
+enum { MOST_MISFITS = 10 }; /* one of so many */
 
 static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers", "vllm"};
 
@@ -56,4 +60,20 @@ fd_code fd_cli_choose_map(const fd_source *source, const char *given, const fd_i
         fd_name_map_free(map);
     }
     return FD_OK;
+}
+
+void fd_cli_leave_few_misfits(const fd_source *source, const fd_name_map *map, fd_import_options *how) {
+    fd_import_options with = *how;
+    fd_import_plan plan;
+    fd_error strict = {0};
+    with.map = map;
+    if (how->leave_misfits) return;
+    fd_code code = fd_import_make_plan(source, &with, &plan, &strict);
+    if (code == FD_OK) fd_import_plan_free(&plan);
+    if (code != FD_ERR_INPUT) return; /* what else fails does so again */
+    with.leave_misfits = true;
+    if (fd_import_make_plan(source, &with, &plan, &(fd_error){0}) != FD_OK) return;
+    how->leave_misfits = MOST_MISFITS * plan.n_unmatched < fd_source_count(source);
+    fd_import_plan_free(&plan);
+    if (how->leave_misfits) fprintf(stderr, "%s: left out: %s\n", fd_source_path(source), strict.message);
 }

@@ -1,5 +1,6 @@
 /* firstdiff check: from a dump or a trace of an engine and its model to the verdict, in one command. */
 #include <errno.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -163,6 +164,7 @@ static fd_code check_engine(arguments *a, fd_verdict *verdict, fd_error *err) {
     fd_trace *ref = NULL;
     fd_candidate candidate = {0};
     fd_code code = fd_cli_model_open(a->input.model_path, &model, err);
+    if (a->n_thread > 0) omp_set_num_threads(a->n_thread); /* of replay */
     fd_check_reference run = {.model = &model, .backend = a->backend, .n_thread = a->n_thread, .keep = a->keep};
     if (code == FD_OK) code = fd_candidate_open(&a->input, &run, &candidate, &ref, err);
     bool other_prompt = false;

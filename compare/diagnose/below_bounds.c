@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "compare/describe.h"
 #include "compare/diagnose/below_bounds_internal.h"
@@ -144,6 +145,10 @@ static void explain(const search *s, const shown *x, const fd_node *node, fd_exp
     out->slope_rows = all.n_row;
     out->remaining[0] = fit_of(s, x->bug, &all);
     list_others(s, x, out);
+    const int32_t fault = s->below.bugs[x->bug].fault, no_eps = fd_fault_find("eps_missing");
+    if (fault == no_eps || strcmp(fd_fault_at(fault)->family, "norm") != 0) return;
+    const fd_projection along = sum_of(s, x, no_eps);
+    fd_below_or_eps(s->below.graph, node->id, &all, &along, out);
 }
 
 /* The findings, and the explanation. */

@@ -34,6 +34,11 @@ fd_code fd_below_look(fd_below_search *search, int32_t node, fd_error *err);
 fd_code fd_below_look_with(const fd_diagnose_options *options, int32_t node, fd_diagnose_look_fn look, void *user,
                            fd_error *err);
 
+/* Adds to `out`, which names a bug at the norm `node`, another eps where that takes about as much away (`no_eps`: along the direction of
+ * none at all, whose slope says how much more it is); before the bug where it takes more. */
+void fd_below_or_eps(const fd_graph *graph, int32_t node, const fd_projection *named, const fd_projection *no_eps,
+                     fd_explanation *out);
+
 /* Where a bug that `p` shows is largest. */
 fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
                                  int32_t span_first);

@@ -84,10 +84,15 @@ static fd_code evaluate(const look *l, int32_t fault, int32_t node, fd_variant *
     return FD_OK;
 }
 
+/* Of few bits, a step of its type at least: capped by c·tanh(s / c), a small s that has its 16 bits comes out as itself. That is
+ * rounding, and in the bug's direction. */
+#define A_STEP 4.0
+
 static void add_rows(const look *l, const fd_variant *bug, int32_t to) {
     const fd_explain_request *r = l->trial->all.request;
+    const double least = to < l->search->n_fault && fd_fault_at(to)->hardly ? A_STEP * r->numerics->u_op : 0;
     for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++)
-        fd_projection_add_row(&l->trial->all, bug, row, &l->at[to]);
+        fd_projection_add_row(&l->trial->all, bug, row, least, &l->at[to]);
 }
 
 /* Its own roundings are no bug where the class rounds. Through several layers binary32 has no time for the whole table. */

@@ -158,6 +158,8 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
         if (!h) ask_few = question(&few, node);
         if (ask_few.output) ask.few = &ask_few;
         ask.table_alone = o.table_alone;
+        ask.without = o.without;
+        ask.n_without = o.n_without;
         ask.departing_alone = most > 0;
         ask.right_too = o.right_too;
         ask.most_spent = o.most_spent;

@@ -41,7 +41,7 @@ static fd_code look_along(void *user, const fd_diagnose_options *options, const 
         if (!fd_hypothesis_at(&l->e->remaining[k].hypothesis, request->args.graph, request->args.node, &h)) continue;
         code = fd_evaluate(rows.bench, &h, request->args.node->id, false, &bug, err);
         for (int32_t p = request->n_unjudged; p < request->args.n_pos && bug.state == FD_VARIANT_COMPUTED; p++)
-            fd_projection_add_row(&rows, &bug, p, &l->own[k]);
+            fd_projection_add_row(&rows, &bug, p, 0, &l->own[k]);
         fd_variant_free(&bug);
     }
     fd_trial_rows_close(&rows);

@@ -219,6 +219,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess) FD_TRY(try_on_ranks(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_numbers(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_unknown_cache(t, err));
+    if (guess) FD_TRY(fd_guess_zero_keys(t, err));
     return fd_refute_by_readers(t, err);
 }
 

@@ -49,6 +49,8 @@ typedef struct fd_explain_request {
     const struct fd_explain_request *few;
     int32_t n_tokens_before; /* tokens of earlier positions that stand before args.tokens[0] */
     int32_t n_tokens_after;  /* and of later ones, behind the last row's */
+    const fd_hypothesis *without; /* [n_without] refuted: not to be tried */
+    int32_t n_without;
     bool table_alone;        /* no guesses */
     bool departing_alone;    /* others of the step are right, and stand among the leading rows or are not here */
     bool right_too;          /* fd_explain_fits: the op as it should be may give the values as well */

@@ -114,6 +114,18 @@ static fd_code try_keys(fd_trial *t, fd_error *err) {
     return fd_trial_fits(t) ? FD_OK : fd_guess_other_caches(t, h, err);
 }
 
+/* A mask that makes scores 0 has the scores of keys that are zeros. Where V's rows are zeros as well, what mixes them tells. */
+fd_code fd_guess_zero_keys(fd_trial *t, fd_error *err) {
+    const fd_node *node = t->all.request->args.node;
+    if (node->op != FD_OP_ATTN_SCORES || !fd_trial_fits(t)) return FD_OK;
+    const fd_hypothesis *best = &t->contenders[0].h;
+    if (best->guess != FD_GUESS_KEYS || !best->first) return FD_OK;
+    const columns c = columns_of(t);
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = node->id, .which = FD_CACHE_ZEROS};
+    if (!keys_that_depart(&c, &h.first, &h.end) || !is_column(&c, h.first, -1)) return FD_OK;
+    return try_alone_and_both(t, h, err);
+}
+
 /* ---- through unrecorded tensors ---- */
 
 /* What is read past the last row, where nobody wrote: the nearer of the two. */

@@ -5,22 +5,44 @@
 
 #include "compare/diagnose/guesses.h"
 
-/* Element e of `n_equation` numbers; sums[key · n_equation + e] is what the keys before `key` add. */
+/* Few equations say which runs are worth a trial: half of them where most departs, which a run that adds little does not explain, and
+ * half spread over all elements, which one that adds too much spoils. */
+enum { MOST_EQUATIONS = 32, MOST_DEPARTING = 16, MOST_KEYS = 512 };
+
+/* Equation e is of element at[e]; sums[key · n_equation + e] is what the keys before `key` add. */
 typedef struct value_sums {
     const fd_explain_request *r;
     const float *weights, *values;           /* values: the cache, from position 0 on; NULL: not known */
     int64_t n_head, dim, group, n_kv, width; /* width: of a row of the cache */
     double *missing;    /* [n_equation] the candidate less the op as it should be, and its bound; owned */
     double *tau, *sums; /* owned */
+    int64_t at[MOST_EQUATIONS];
     int64_t n_equation;
 } value_sums;
 
-/* Few equations say which runs are worth a trial. */
-enum { MOST_EQUATIONS = 32, MOST_KEYS = 512 };
+static double departs(const value_sums *v, const fd_variant *plain, int64_t at) {
+    const double d = fabs((double)v->r->output[at] - (double)plain->rows[at]), tau = plain->tau ? plain->tau[at] : 0;
+    return tau > 0 ? d / tau : d > 0 ? INFINITY : 0;
+}
 
-static int64_t element_of(const value_sums *v, int64_t e) {
-    const int64_t n = (v->r->args.n_pos - v->r->n_unjudged) * v->n_head * v->dim;
-    return v->r->n_unjudged * v->n_head * v->dim + (int64_t)((double)n * (double)e / (double)v->n_equation);
+/* The elements that depart most, then as many again as there is room for. */
+static void choose_equations(value_sums *v, const fd_variant *plain) {
+    const int64_t first = v->r->n_unjudged * v->n_head * v->dim;
+    const int64_t end = v->r->args.n_pos * v->n_head * v->dim, n = end - first;
+    double most[MOST_DEPARTING];
+    int64_t n_most = 0;
+    for (int64_t at = first; at < end && n > MOST_EQUATIONS; at++) {
+        const double by = departs(v, plain, at);
+        if (n_most == MOST_DEPARTING && !(by > most[n_most - 1])) continue;
+        int64_t k = n_most < MOST_DEPARTING ? n_most++ : n_most - 1;
+        for (; k > 0 && by > most[k - 1]; k--) most[k] = most[k - 1], v->at[k] = v->at[k - 1];
+        most[k] = by;
+        v->at[k] = at;
+    }
+    v->n_equation = n < MOST_EQUATIONS ? n : MOST_EQUATIONS;
+    const int64_t n_spread = v->n_equation - n_most;
+    for (int64_t e = 0; e < n_spread; e++)
+        v->at[n_most + e] = first + (int64_t)((double)n * (double)e / (double)n_spread);
 }
 
 static bool open_sums(const fd_trial *t, const float *weights, const float *values, value_sums *v) {
@@ -31,14 +53,13 @@ static bool open_sums(const fd_trial *t, const float *weights, const float *valu
     v->n_kv = r->args.n_kv;
     v->width = fd_node_width(cache);
     v->group = v->n_head / cache->shape[0];
-    const int64_t n = (r->args.n_pos - r->n_unjudged) * v->n_head * v->dim;
-    v->n_equation = n < MOST_EQUATIONS ? n : MOST_EQUATIONS;
+    choose_equations(v, plain);
     v->missing = malloc(2 * sizeof *v->missing * (size_t)v->n_equation);
     v->sums = malloc(sizeof *v->sums * (size_t)((v->n_kv + 1) * v->n_equation));
     if (!v->missing || !v->sums) return false;
     v->tau = v->missing + v->n_equation;
     for (int64_t e = 0; e < v->n_equation; e++) {
-        const int64_t at = element_of(v, e);
+        const int64_t at = v->at[e];
         v->missing[e] = (double)r->output[at] - (double)plain->rows[at];
         v->tau[e] = plain->tau ? plain->tau[at] : 0;
     }
@@ -53,7 +74,7 @@ static void close_sums(value_sums *v) {
 /* Of rows `away` further on; 0: zeros. */
 static void add_up(const value_sums *v, int64_t away) {
     for (int64_t e = 0; e < v->n_equation; e++) {
-        const int64_t at = element_of(v, e), row = at / (v->n_head * v->dim), head = at / v->dim % v->n_head;
+        const int64_t at = v->at[e], row = at / (v->n_head * v->dim), head = at / v->dim % v->n_head;
         const float *weights = v->weights + (row * v->n_head + head) * v->n_kv;
         const float *column = v->values + head / v->group * v->dim + at % v->dim;
         double sum = 0;
@@ -67,13 +88,18 @@ static void add_up(const value_sums *v, int64_t away) {
     }
 }
 
-/* Twice the bound: what other rows add has roundings of its own, and the trial looks closer. */
+/* Twice the bound: what other rows add has roundings of its own, and the trial looks closer. Where all that departs is not twice the
+ * bound, any run that adds little does that: it has to take half of the squares away as well. */
 static bool adds_up(const value_sums *v, int64_t first, int64_t end) {
+    double before = 0, after = 0;
     for (int64_t e = 0; e < v->n_equation; e++) {
         const double more = v->sums[end * v->n_equation + e] - v->sums[first * v->n_equation + e];
-        if (!(fabs(v->missing[e] - more) <= 2 * v->tau[e] + 0x1p-22 * fabs(more))) return false;
+        const double left = v->missing[e] - more;
+        if (!(fabs(left) <= 2 * v->tau[e] + 0x1p-22 * fabs(more))) return false;
+        before += v->missing[e] * v->missing[e];
+        after += left * left;
     }
-    return true;
+    return 2 * after <= before;
 }
 
 static fd_code try_runs(fd_trial *t, const value_sums *v, int64_t away, fd_error *err) {

@@ -163,6 +163,14 @@ bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     }
 }
 
+/* To the nearest of `bits` bits, of two the even one. */
+static int32_t round_position(int32_t pos, int32_t bits) {
+    int32_t step = 1;
+    while (pos / step >= 1 << bits) step *= 2;
+    const int32_t down = pos / step, over = 2 * (pos - down * step) - step;
+    return (down + (over > 0 || (over == 0 && step > 1 && down % 2 != 0))) * step;
+}
+
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     if (h->guess != FD_GUESS_POSITION) return pos;
     switch ((fd_position_rule)h->which) {
@@ -172,6 +180,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     case FD_POSITION_AT_MOST: return pos < h->n ? pos : h->n;
     case FD_POSITION_IS: return h->n;
     case FD_POSITION_DIVIDED: return pos / h->n;
+    case FD_POSITION_ROUNDED: return round_position(pos, h->n);
     }
     return pos;
 }

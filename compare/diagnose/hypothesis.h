@@ -66,6 +66,7 @@ typedef enum fd_position_rule {
     FD_POSITION_AT_MOST,
     FD_POSITION_IS,
     FD_POSITION_DIVIDED, /* whole numbers */
+    FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
 } fd_position_rule;
 typedef enum fd_key_rule {
     FD_KEYS_LAST_N,

@@ -38,5 +38,6 @@ void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out);
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
+void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size); /* of RoPE and of added positions */
 
 #endif

@@ -12,21 +12,6 @@
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
-static void position_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->ops - 1 == FD_OP_ADD_POSITION) {
-        SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
-        return;
-    }
-    switch ((fd_position_rule)h->which) {
-    case FD_POSITION_OFFSET: SAY("RoPE turns by position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
-    case FD_POSITION_CLAMPED: SAY("RoPE turns by position - %d, but not below 0", -h->n); break;
-    case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
-    case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
-    case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;
-    case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
-    }
-}
-
 static void input_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *own = h->node < 0 ? NULL : &graph->nodes[h->node];
     if (h->node < 0 && h->readers > 0) {
@@ -156,7 +141,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             file);
         break;
     }
-    case FD_GUESS_POSITION: position_text(h, to, size); break;
+    case FD_GUESS_POSITION: fd_hypothesis_position_text(h, to, size); break;
     case FD_GUESS_WEIGHT:
         if (h->node < 0)
             SAY("layer %d has the weights of layer %d", h->layer, h->other);

@@ -119,3 +119,22 @@ void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char
     order_text(h, to, size);
     if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
 }
+
+void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->ops - 1 == FD_OP_ADD_POSITION) {
+        SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
+        return;
+    }
+    switch ((fd_position_rule)h->which) {
+    case FD_POSITION_OFFSET: SAY("RoPE turns by position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
+    case FD_POSITION_CLAMPED: SAY("RoPE turns by position - %d, but not below 0", -h->n); break;
+    case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
+    case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
+    case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;
+    case FD_POSITION_ROUNDED:
+        SAY("RoPE takes positions in %s, which has not every whole number above %d",
+            h->n == 8 ? "bfloat16" : "binary16", 1 << h->n);
+        break;
+    case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
+    }
+}

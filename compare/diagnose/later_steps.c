@@ -157,6 +157,46 @@ fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *
     return FD_OK;
 }
 
+/* The same bug, tried with other numbers, may be refuted again. */
+enum { MOST_REFUTED = 4 };
+
+/* Two steps of one token, the first of which is right; -1: the finding is none such. */
+static int32_t right_step_before(const fd_diagnose_options *ask, const float *z) {
+    const fd_node_finding *f = ask->finding;
+    const fd_trace_step *steps = fd_trace_steps(ask->trace);
+    if (f->step < 1 || f->span_first == f->node || ask->n_without > 0) return -1;
+    if (steps[f->step].n_pos != 1 || steps[f->step - 1].n_pos != 1) return -1;
+    const float before = z[steps[f->step - 1].pos0];
+    return before >= 0 && before <= 1 ? f->step - 1 : -1;
+}
+
+/* A row of the cache that its own step finds right may be lost after it. */
+static bool may_come_later(const fd_hypothesis *h, int32_t pos) {
+    return h->guess == FD_GUESS_CACHE && h->first >= pos;
+}
+
+fd_code fd_refute_by_step_before(const fd_diagnose_options *ask, const float *z, fd_explanation *e, fd_error *err) {
+    fd_hypothesis refuted[MOST_REFUTED];
+    const int32_t step = right_step_before(ask, z);
+    for (int32_t n = 0; n < MOST_REFUTED && step >= 0 && e->named && e->slope_rows == 0; n++) {
+        fd_diagnose_options there = *ask;
+        fd_node_finding finding = *ask->finding;
+        bool yes;
+        finding.step = step;
+        finding.pos = fd_trace_steps(ask->trace)[step].pos0;
+        there.finding = &finding;
+        there.right_too = there.as_it_is = true;
+        FD_TRY(fd_diagnose_fits(&there, &e->remaining[0].hypothesis, &yes, err));
+        if (yes || may_come_later(&e->remaining[0].hypothesis, finding.pos)) return FD_OK;
+        refuted[n] = e->remaining[0].hypothesis;
+        there = *ask;
+        there.without = refuted;
+        there.n_without = n + 1;
+        FD_TRY(fd_diagnose(&there, e, err));
+    }
+    return FD_OK;
+}
+
 /* Of a first step with one or two rows that depart, many things are true. */
 enum { FEW_ROWS = 2 };
 

@@ -20,6 +20,10 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
 fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                    fd_error *err);
 
+/* A name found in a decode step through unrecorded tensors, the first that departs, has to leave the step before, which is right, as it
+ * is; else the node is diagnosed without it, and *e is what comes out. */
+fd_code fd_refute_by_step_before(const fd_diagnose_options *ask, const float *z, fd_explanation *e, fd_error *err);
+
 /* Other rows of a weight are read at every position: those that are right refute them, and then *e names nothing. */
 void fd_refute_by_right_rows(const float *z, int32_t n_pos, fd_explanation *e);
 

@@ -52,7 +52,8 @@ double fd_projection_gain(const fd_projection *p) {
     return p->rr > 0 ? (2 * p->rd - p->dd) / p->rr : 0;
 }
 
-void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, fd_projection *to) {
+void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, double least,
+                           fd_projection *to) {
     const fd_explain_request *r = rows->request;
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
     fd_projection own = {.n_row = 1};
@@ -61,6 +62,7 @@ void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int
         double tau = rows->plain.tau[i], sound = (double)rows->plain.rows[i], c = (double)r->output[i];
         double d = ((double)bug->rows[i] - sound) / tau, x = (c - sound) / tau;
         if (r->args.node->over_kv && k % r->args.n_kv > r->args.pos0 + row) continue;
+        if (!(fabs(d) * tau > least * fabs(sound))) continue;
         if (!(tau > 0) || !isfinite(tau) || !isfinite(d) || !isfinite(x)) continue;
         own.rd += x * d;
         own.dd += d * d;

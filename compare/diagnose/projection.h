@@ -32,8 +32,10 @@ typedef struct fd_slope {
 
 void fd_projection_add(fd_projection *to, const fd_projection *from);
 
-/* Adds one row of the op as it should be (rows->plain, with bounds) and of the op with the bug. */
-void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, fd_projection *to);
+/* Adds one row of the op as it should be (rows->plain, with bounds) and of the op with the bug: of elements that the bug changes
+ * by more than `least` of them. */
+void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, double least,
+                           fd_projection *to);
 
 /* `shown`: standard errors from 0. With fewer than four rows, or when anything is not finite: not shown. */
 fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown);

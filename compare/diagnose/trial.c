@@ -215,6 +215,7 @@ static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *e
     fd_contender c = {.h = *h};
     bool beyond;
     if (rounds_as_much(r->numerics, h) || is_no_factor(r->numerics, h) || fd_trial_exhausted(t)) return FD_OK;
+    if (fd_trial_is_refuted(t, h)) return FD_OK;
     FD_TRY(far_beyond(t, h, &beyond, err));
     if (beyond) {
         t->out->n_tried++;

@@ -50,6 +50,9 @@ bool fd_trial_many_layers(const fd_trial *trial);
 /* So much was tried that a person would wait too long for more. Then nothing more is tried. */
 bool fd_trial_exhausted(const fd_trial *trial);
 
+/* By other steps: not to be tried. */
+bool fd_trial_is_refuted(const fd_trial *trial, const fd_hypothesis *h);
+
 /* Some contender gives the candidate's values, and far better than the op as it should be. */
 bool fd_trial_fits(const fd_trial *trial);
 

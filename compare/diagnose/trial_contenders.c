@@ -60,6 +60,16 @@ void fd_trial_drop(fd_trial *t, int32_t at) {
     memmove(t->contenders + at, t->contenders + at + 1, sizeof *t->contenders * (size_t)(--t->n - at));
 }
 
+/* A fault of the table with all that it may be narrowed to: heads, ranks, one node. */
+bool fd_trial_is_refuted(const fd_trial *t, const fd_hypothesis *h) {
+    const fd_explain_request *r = t->all.request;
+    for (int32_t i = 0; i < r->n_without; i++)
+        if (fd_hypothesis_same(&r->without[i], h) ||
+            (h->guess == FD_GUESS_FAULT && r->without[i].guess == FD_GUESS_FAULT && r->without[i].fault == h->fault))
+            return true;
+    return false;
+}
+
 fd_code fd_trial_keep(fd_trial *t, fd_contender *c, fd_error *err) {
     for (int32_t i = 0; i < t->n; i++) {
         if (!same_unknown(&t->contenders[i].h, &c->h)) continue;

@@ -24,7 +24,8 @@ double fd_root_mean_square(const float *x, int64_t n) {
     return n_finite ? sqrt(sum / (double)n_finite) : 0;
 }
 
-/* In bounds of the op as it should be; of an exact candidate, which has none, in `rounding`. */
+/* In bounds of the op as it should be, or of the variant where that hides a key, whose -Inf has none; of an exact candidate, which has
+ * none, in `rounding`. */
 static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double rounding, int64_t i) {
     const fd_explain_request *r = rows->request;
     const fd_node *node = r->args.node;
@@ -34,6 +35,7 @@ static double residual_at(const fd_trial_rows *rows, const fd_variant *v, double
     /* zeros of either sign are equal: engines round small numbers to both */
     if (c == x || (isnan(c) && isnan(x)) || (rows->plain.tau && !isfinite(c) && !isfinite(x))) return 0;
     double tau = rows->plain.tau ? rows->plain.tau[i] : rounding;
+    if (rows->plain.tau && v->tau && !isfinite(rows->plain.rows[i])) tau = v->tau[i];
     return isfinite(c) && isfinite(x) && tau > 0 ? fabs((double)c - (double)x) / tau : INFINITY;
 }
 

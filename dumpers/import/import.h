@@ -97,6 +97,8 @@ typedef struct fd_import_rows {
 fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out,
                             fd_error *err);
 void fd_import_rows_close(fd_import_rows *rows);
+/* A trace may lack rows between others. */
+bool fd_import_rows_has(const fd_import_rows *rows, int32_t pos);
 /* Position pos: *data [product of shape] is valid until the next call. rank and shape [FD_ARRAY_MAX_RANK] as the map
  * makes them. */
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,

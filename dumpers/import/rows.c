@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dumpers/store/place.h"
 #include "dumpers/import/import.h"
 
 bool fd_import_over_kv(const char *node) {
@@ -102,6 +103,12 @@ fd_code fd_import_apply(const fd_import_plan *plan, const fd_import_match *match
     if (flat && fd_import_is_padded(plan->graph, match->node, shape[*rank - 1]))
         shape[*rank - 1] = plan->graph->hparams.n_vocab;
     return FD_OK;
+}
+
+bool fd_import_rows_has(const fd_import_rows *rows, int32_t pos) {
+    const fd_trace *trace = fd_source_trace(rows->plan->source);
+    const int32_t node = (int32_t)fd_source_at(rows->plan->source, rows->match->tensor)->file;
+    return !trace || fd_trace_node_at(trace, node)->last_rows == 0 || fd_trace_holds(trace, node, pos);
 }
 
 fd_code fd_import_rows_read(fd_import_rows *rows, int32_t pos, int *rank, int64_t *shape, const double **data,

@@ -21,18 +21,22 @@ static fd_code tokens_of_text(const char *path, int32_t **tokens, int32_t *n, fd
     size_t size;
     FD_TRY(fd_file_read(path, "token ids", FD_LIMIT_TEXT_BYTES, &text, &size, err));
     bool ok = true;
-    char *at = text + strspn(text, " \t\r\n"), *end;
+    char *at = text + strspn(text, " \t\r\n["), *end; /* as Python prints a list, too */
     while (ok && *at) {
         long long id = strtoll(at, &end, 10);
         ok = end != at && append(tokens, n, (double)id);
+        if (!ok) break;
         at = end + (*end == ',');
-        at += strspn(at, " \t\r\n");
+        at += strspn(at, " \t\r\n]");
     }
-    ok = ok && at == text + size && *n > 0;
+    const bool all = ok && at == text + size && *n > 0;
+    fd_code code = all ? FD_OK
+                   : at == text + size
+                       ? fd_fail(err, FD_ERR_INPUT, "%s: no token ids in it, expected some, as 1, 300, 45", path)
+                       : fd_fail(err, FD_ERR_INPUT, "%s: expected token ids, as 1, 300, 45; \"%.*s\" is none", path,
+                                 (int)strcspn(at, " ,\t\r\n"), at);
     free(text);
-    return ok ? FD_OK
-              : fd_fail(err, FD_ERR_INPUT, "%s: expected token ids, separated by spaces or commas; id %d is none", path,
-                        *n);
+    return code;
 }
 
 bool fd_source_is_tokens(const fd_source_tensor *tensor) {

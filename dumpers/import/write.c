@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dumpers/import/import.h"
+#include "dumpers/import/masked.h"
 #include "dumpers/store/datasets.h"
 #include "dumpers/store/file.h"
 #include "dumpers/store/place.h"
@@ -23,6 +24,7 @@ typedef struct target {
     int64_t shape[FD_ARRAY_MAX_RANK]; /* of one position; over_kv: the last is the trace's n_pos */
     int64_t row;                      /* elements of it */
     bool over_kv;
+    bool masked; /* scores after their mask */
 } target;
 
 /* 16-bit and binary64 elements are kept, unless the map computes with them; integers become the float that holds
@@ -137,21 +139,6 @@ static void store(uint32_t dtype, double value, void *out, int64_t at) {
         ((uint16_t *)out)[at] = dtype == FD_F16 ? fd_f32_to_f16((float)value) : fd_f32_to_bf16((float)value);
 }
 
-/* Scores that were recorded before their mask: keys before the window are hidden as those after the position are. */
-static int64_t first_key(const fd_import_plan *plan, const char *name, int32_t pos) {
-    int32_t id = plan->graph ? fd_graph_find(plan->graph, name) : -1;
-    bool scores = id >= 0 && plan->graph->nodes[id].op == FD_OP_ATTN_SCORES;
-    return scores ? fd_node_first_seen(&plan->graph->nodes[id], pos) : 0;
-}
-
-/* Was the mask (-Inf or a type's lowest value) applied to what was recorded? Then a key that it hides says so; others are the engine's. */
-static bool is_masked(const double *data, int64_t n_line, int64_t width, int64_t end) {
-    for (int64_t h = 0; h < n_line; h++)
-        for (int64_t k = 0; k < end; k++)
-            if (data[h * width + k] < -1e30) return true;
-    return false;
-}
-
 /* Position pos of the target into `out`; keys beyond the position become padding. */
 static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void *out, fd_error *err) {
     int rank;
@@ -169,21 +156,14 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
     if (before + width < pos + 1)
         return fd_fail(err, FD_ERR_INPUT, "%s: %lld keys at position %d, expected at least %d", rows->match->node,
                        (long long)width, pos, pos + 1);
-    int64_t window = first_key(rows->plan, rows->match->node, pos), first = window;
-    if (first <= before || is_masked(data, t->shape[0], width, first - before)) first = before;
+    int64_t window = fd_import_first_key(rows->plan, rows->match->node, pos);
+    int64_t first = window <= before || t->masked ? before : window;
     for (int64_t h = 0; h < t->shape[0]; h++)
         for (int64_t k = 0; k < n_kv; k++) {
-            bool own = k >= first && k <= pos && (k >= window || !(data[h * width + k - before] < -1e30));
+            bool own = k >= first && k <= pos && (k >= window || !fd_import_is_hidden(data[h * width + k - before]));
             store(t->dtype, own ? data[h * width + k - before] : hidden, out, h * n_kv + k);
         }
     return FD_OK;
-}
-
-/* A trace may lack rows between others. */
-static bool is_recorded(const fd_import_rows *rows, int32_t pos) {
-    const fd_trace *trace = fd_source_trace(rows->plan->source);
-    const int32_t node = (int32_t)fd_source_at(rows->plan->source, rows->match->tensor)->file;
-    return !trace || fd_trace_node_at(trace, node)->last_rows == 0 || fd_trace_holds(trace, node, pos);
 }
 
 static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set, hid_t memory, fd_error *err) {
@@ -198,7 +178,7 @@ static fd_code write_rows(const fd_import_plan *plan, const target *t, hid_t set
         code = fd_import_rows_open(plan, &t->matches[i], &rows, err);
         int32_t pos = rows.first < t->first ? t->first : rows.first, end = rows.first + rows.n;
         while (code == FD_OK && pos < end) {
-            if (!is_recorded(&rows, pos)) {
+            if (!fd_import_rows_has(&rows, pos)) {
                 pos++;
                 continue;
             }
@@ -223,6 +203,7 @@ static fd_code write_target(const fd_import_plan *plan, target *t, hid_t group, 
     fd_code code = rows ? measure(plan, t, rows, rows + t->n, err)
                         : fd_fail(err, FD_ERR_MEMORY, "%s: import: out of memory", node);
     free(rows);
+    if (code == FD_OK && t->over_kv) code = fd_import_find_mask(plan, t->matches, t->n, &t->masked, err);
     if (code != FD_OK) return code;
     hid_t stored = fd_stored_type(t->dtype), memory = fd_memory_type(t->dtype);
     hsize_t dim[FD_H5_MAX_RANK] = {(hsize_t)t->n_pos};

@@ -44,6 +44,11 @@ static void in_ring_of_5(float *rows, const float *right, const fd_op_args *args
     (void)args;
     for (int64_t p = 5; p <= own; p++) memcpy(rows + p % 5 * width, right + p * width, sizeof *rows * (size_t)width);
 }
+/* Scores of zeros are those of a mask that makes them 0; what V's zeros add tells. */
+static void without_6(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
+    (void)right, (void)args;
+    if (own > 6) memset(rows + 6 * width, 0, sizeof *rows * (size_t)width);
+}
 static void another_run(float *rows, const float *right, const fd_op_args *args, int64_t width, int32_t own) {
     (void)right, (void)own;
     for (int64_t i = 2 * width; i < 5 * width && i < args->n_kv * width; i++) rows[i] = sinf((float)(i % 97));
@@ -69,6 +74,9 @@ static void too_far(const fd_op_args *args) {
 }
 static void ring(const fd_op_args *args) {
     read_from(args, in_ring_of_5);
+}
+static void lost(const fd_op_args *args) {
+    read_from(args, without_6);
 }
 static void stale(const fd_op_args *args) {
     read_from(args, another_run);
@@ -97,6 +105,9 @@ static void both_too_far(fd_graph *g, fd_node *n) {
 }
 static void short_ring(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = ring;
+}
+static void lost_row(fd_graph *g, fd_node *n) {
+    n->override = mix_of(g, n)->override = lost;
 }
 static void stale_rows(fd_graph *g, fd_node *n) {
     n->override = mix_of(g, n)->override = stale;
@@ -143,6 +154,7 @@ static const struct {
      true},
     {{"attn_scores", short_ring, "cache_ring_short", "the cache of K and V is a ring of 5 rows"}, true},
     {{"blk.2.attn_scores", keys_of_v, "other_cache", "the K rows of positions 0…2 are read from blk.2.cache_v"}, false},
+    {{"attn_scores", lost_row, "cache_row_wrong", "the K and V row of position 6 is read as zeros"}, false},
     {{"attn_scores", stale_rows, "cache_rows_stale",
       "the K and V rows of positions 2…4 that attention reads are not what"},
      false},
@@ -239,5 +251,25 @@ Test(cache, keys_of_no_run_are_told_from_other_weights_by_how_few_they_are) {
         fd_verdict_free(&v);
         fd_graph_free(faulty);
     }
+    close_model(&b);
+}
+
+/* Row 6 of zeros, then row 7: in the last step that is what rows written one position too early are. The step before, which is right,
+ * would not be. */
+Test(cache, the_step_before_refutes_a_name) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_error err = {0};
+    fd_graph *graph;
+    must(fd_graph_clone(b.graph, &graph, &err), &err);
+    const int32_t scores = fd_graph_find(graph, "blk.1.attn_scores");
+    lost_row(graph, &graph->nodes[scores]);
+    fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .tensors = "token_embd,*.l_out,logits"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_eq(v.status, FD_DIVERGED, "%s", fd_verdict_status_name(v.status));
+    cr_expect_str_eq(v.divergence.node, "blk.1.l_out", "%s", v.divergence.node);
+    cr_expect(e->named && strcmp(e->remaining[0].name, "cache_row_wrong") == 0, "%d %s: %s", e->named,
+              e->remaining[0].name, e->remaining[0].summary);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
     close_model(&b);
 }

@@ -223,6 +223,19 @@ Test(names_say, what_every_rope_turns_by) {
     close_model(&b);
 }
 
+/* Positions in 16 bits: as bfloat16 rounds them, in steps of 2 above 256 and of 4 above 512, and binary16 above 2048. */
+Test(names_say, positions_in_16_bits) {
+    static const int32_t of[][3] = {{8, 0, 0},     {8, 1, 1},     {8, 255, 255},  {8, 256, 256},    {8, 257, 256},
+                                    {8, 258, 258}, {8, 259, 260}, {8, 511, 512},  {8, 513, 512},    {8, 514, 512},
+                                    {8, 515, 516}, {8, 518, 520}, {11, 257, 257}, {11, 2049, 2048}, {11, 2051, 2052}};
+    fd_hypothesis h = {.guess = FD_GUESS_POSITION, .which = FD_POSITION_ROUNDED};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        h.n = of[i][0];
+        cr_expect_eq(fd_hypothesis_position(&h, of[i][1]), of[i][2], "%d in %d bits: %d", of[i][1], h.n,
+                     fd_hypothesis_position(&h, of[i][1]));
+    }
+}
+
 static void scaled(fd_node *node, fd_rope_scaling how, double factor, double context) {
     node->rope.scaling = how;
     node->rope.factor = factor;

@@ -2,9 +2,10 @@
  * rounding. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "compare/diagnose/projection.h"
+#include "compare/diagnose/below_bounds_internal.h"
 #include "tests/compare/replay_bench.h"
 
 enum { N_ROW = 16, N_ELEMENT = 64 };
@@ -124,4 +125,57 @@ Test(projection, a_wrong_eps_in_binary32_is_found_through_layers) {
     }
     cr_expect(n_by_slope > 0, "all by the bounds");
     close_model(&b);
+}
+
+/* Of slope `slope` with squares of 1 in each of 16 rows. */
+static fd_projection along(double slope) {
+    return sums_of(&(slope_case){"", slope, 0.1 * fabs(slope), 0, N_ROW, false});
+}
+
+/* n - 1 for n changes all of a row by one factor, and so does a larger eps, nearly: what takes as much away is said as well, and first if
+ * it takes more. */
+Test(projection, another_eps_is_not_another_norm) {
+    static const struct {
+        double slope, no_eps;
+        int32_t n;
+        const char *first;
+    } cases_of_eps[] = {{1, -1100, 2, "other_eps"},
+                        {1, 0.5, 1, "norm_n_less_one"},
+                        {1, -0.9, 1, "norm_n_less_one"},
+                        {1, -0.97, 2, "norm_n_less_one"},
+                        {1, NAN, 1, "norm_n_less_one"}};
+    bench b = open_model(models[0]);
+    const int32_t node = fd_graph_find(b.graph, "blk.1.ffn_norm");
+    for (size_t i = 0; i < sizeof cases_of_eps / sizeof *cases_of_eps; i++) {
+        fd_explanation e = {.named = true, .n_remaining = 1, .slope = 1};
+        snprintf(e.remaining[0].name, sizeof e.remaining[0].name, "norm_n_less_one");
+        const fd_projection named = along(cases_of_eps[i].slope), no_eps = along(cases_of_eps[i].no_eps);
+        fd_below_or_eps(b.graph, node, &named, &no_eps, &e);
+        cr_expect_eq(e.n_remaining, cases_of_eps[i].n, "%g: %d", cases_of_eps[i].no_eps, e.n_remaining);
+        cr_expect_str_eq(e.remaining[0].name, cases_of_eps[i].first, "%g: %s", cases_of_eps[i].no_eps,
+                         e.remaining[0].name);
+    }
+    close_model(&b);
+}
+
+/* cap·tanh(s / cap) of bfloat16 gives a small s back, each time: rounding that goes in the direction of no cap at all. So what such a
+ * bug changes by less than a step of the type is left out. */
+Test(projection, what_a_type_hardly_shows_is_left_out) {
+    enum { N = 4 };
+    const fd_node node = {.n_dim = 1, .shape = {N}};
+    float sound[N] = {1, 2, 4, 8}, bug[N] = {1.001f, 2.1f, 4.001f, 8.4f}, candidate[N] = {1.001f, 2, 4.001f, 8};
+    double tau[N] = {0.1, 0.1, 0.1, 0.1};
+    const fd_explain_request request = {.args = {.node = &node, .n_pos = 1}, .output = candidate};
+    const fd_trial_rows rows = {.request = &request, .plain = {.rows = sound, .tau = tau}};
+    const fd_variant variant = {.rows = bug};
+    fd_projection all = {0}, most = {0}, none = {0};
+    fd_projection_add_row(&rows, &variant, 0, 0, &all);
+    fd_projection_add_row(&rows, &variant, 0, 0.01, &most);
+    fd_projection_add_row(&rows, &variant, 0, 0.1, &none);
+    cr_expect_gt(all.rd, 0);
+    cr_expect_eq(most.rd, 0, "%g", most.rd);
+    cr_expect_float_eq(most.dd, 17, 1e-4, "%g", most.dd);
+    cr_expect_eq(none.n_row, 0);
+    const int32_t cap = fd_fault_find("attn_softcap_missing"), last = fd_fault_find("final_softcap_missing");
+    cr_expect(fd_fault_at(cap)->hardly && fd_fault_at(last)->hardly);
 }

@@ -18,6 +18,14 @@ void tear_down(void) {
 }
 
 void save(const char *name, const char *shape, int n, float start) {
+    float *values = malloc(sizeof *values * (size_t)n);
+    cr_assert(values);
+    for (int i = 0; i < n; i++) values[i] = start + (float)i;
+    save_values(name, shape, values, n);
+    free(values);
+}
+
+void save_values(const char *name, const char *shape, const float *values, int n) {
     char path[160], header[128];
     snprintf(path, sizeof path, "%s/%s.npy", folder, name);
     int length = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
@@ -27,10 +35,7 @@ void save(const char *name, const char *shape, int n, float start) {
     fputc(length, file);
     fputc(0, file);
     fwrite(header, 1, (size_t)length, file);
-    for (int i = 0; i < n; i++) {
-        float value = start + (float)i;
-        fwrite(&value, sizeof value, 1, file);
-    }
+    fwrite(values, sizeof *values, (size_t)n, file);
     fclose(file);
 }
 

@@ -13,6 +13,7 @@ void tear_down(void);
 
 /* NAME.npy of floats 0, 1, 2, … plus `start`; shape "(2, 3)". */
 void save(const char *name, const char *shape, int n, float start);
+void save_values(const char *name, const char *shape, const float *values, int n);
 
 typedef struct result {
     fd_code code;

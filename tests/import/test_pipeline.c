@@ -216,6 +216,28 @@ Test(pipeline, the_lowest_value_where_a_window_hides_is_minus_infinity, .init = 
     model = NULL;
 }
 
+/* The row where a window hides its first key may be the one where the engine's begins a position too late: other rows show the mask, of
+ * binary16 too. */
+Test(pipeline, a_key_that_a_masked_window_shows_is_kept, .init = set_up, .fini = tear_down) {
+    static fd_node node = {.name = "blk.0.attn_scores", .op = FD_OP_ATTN_SCORES, .shape = {1}, .window = 2};
+    static const fd_graph graph = {.nodes = &node, .n_node = 1};
+    static const float lowest[] = {-INFINITY, -FLT_MAX, -65504, -65472, 0};
+    for (size_t i = 0; i < sizeof lowest / sizeof *lowest; i++) {
+        float scores[16];
+        for (int k = 0; k < 16; k++) scores[k] = (float)k;
+        scores[12] = lowest[i]; /* row 3 hides key 0, and row 2 does not */
+        save_values("s", "(1, 4, 4)", scores, 16);
+        model = &graph;
+        result r = import(NULL, "s -> blk.0.attn_scores axis=-2\n", 4, NULL, 0);
+        cr_assert_eq(r.code, FD_OK, "%s", r.err.message);
+        cr_expect_eq(at(r.trace, "blk.0.attn_scores", 2, 0), lowest[i] < 0 ? 8 : -INFINITY, "%g", lowest[i]);
+        cr_expect_eq(at(r.trace, "blk.0.attn_scores", 3, 0), -INFINITY, "%g", lowest[i]);
+        cr_expect_eq(at(r.trace, "blk.0.attn_scores", 3, 1), lowest[i] < 0 ? 13 : -INFINITY, "%g", lowest[i]);
+        fd_trace_close(r.trace);
+    }
+    model = NULL;
+}
+
 static const struct {
     const char *map;
     int32_t n_token;

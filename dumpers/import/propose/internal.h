@@ -154,6 +154,9 @@ bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *rule, fd_propos
 /* Is one of the name's numbers a layer of the model? */
 bool fd_propose_name_has_layer(const fd_proposer *p, const char *name);
 
+/* Logits or what they were before a softcap or a factor: what a ranked name says of the two, where its values do not, or say otherwise. */
+void fd_propose_logits(const fd_proposer *p, fd_proposed *item);
+
 /* Is it clear that the name, not a part of it, has the values of the node called `node`? */
 bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);
 

@@ -148,35 +148,13 @@ static void prefer_cache(const fd_proposer *p, fd_proposed *item) {
     }
 }
 
-/* A name that is the logits' own is the logits, though its values are those before the softcap or factor: the op is missing. */
-static void prefer_logits(const fd_proposer *p, fd_proposed *item) {
-    const int32_t last = fd_trace_n_node(p->ref) - 1;
-    if (item->clear && strcmp(item->name, node_name(p, last)) == 0 &&
-        strcmp(fd_trace_node_at(p->ref, last)->inputs[0], node_name(p, item->best[0].node)) == 0 &&
-        fd_trace_elements(fd_trace_node_at(p->ref, last), 0) ==
-            fd_trace_elements(fd_trace_node_at(p->ref, item->best[0].node), 0))
-        item->best[0].node = last;
-}
-
-/* One that speaks of logits as well, or of the head: that, or the logits of an engine that leaves the op out. */
-static void doubt_logits(const fd_proposer *p, fd_proposed *item) {
-    const fd_trace_node *last = fd_trace_node_at(p->ref, fd_trace_n_node(p->ref) - 1);
-    const bool says = strcasestr(item->name, "logit") && !strcasestr(item->name, "raw");
-    if (!item->clear || !says || item->best[0].node < 0 ||
-        strcmp(last->inputs[0], node_name(p, item->best[0].node)) != 0 ||
-        fd_trace_elements(last, 0) != fd_trace_elements(fd_trace_node_at(p->ref, item->best[0].node), 0))
-        return;
-    snprintf(item->other, sizeof item->other, "%s%s%s", last->name, *item->best[0].ops ? " " : "", item->best[0].ops);
-}
-
 static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
     fd_ranking ranking;
     FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
     judge(p, scorer, &ranking, item);
     item->turned_as = ranking.turned;
     prefer_cache(p, item);
-    prefer_logits(p, item);
-    doubt_logits(p, item);
+    fd_propose_logits(p, item);
     return FD_OK;
 }
 

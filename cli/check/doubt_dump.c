@@ -1,0 +1,186 @@
+#include "cli/check/doubt_dump.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A few arrays of one shape say nothing of rows: logits of the last token, saved flat. */
+enum { FIRST_FEW = 8, FEWEST = 3 };
+
+static bool is_value(const fd_source_tensor *t) {
+    return t->step >= 0 && !fd_source_is_tokens(t) && !fd_source_is_weight(t->name) && t->rank > 0;
+}
+
+/* ---- rows ---- */
+
+static bool has_axis(const fd_source_tensor *t, int64_t length) {
+    for (int k = 0; k < t->rank; k++)
+        if (t->shape[k] == length) return true;
+    return false;
+}
+
+static size_t count_axis(const fd_source *source, int32_t step, int64_t length) {
+    size_t n = 0;
+    for (size_t i = 0; i < fd_source_count(source); i++) {
+        const fd_source_tensor *t = fd_source_at(source, i);
+        n += t->step == step && is_value(t) && has_axis(t, length);
+    }
+    return n;
+}
+
+/* The length that most arrays of the step have, more than 1 before 1 (an axis of the batch); 0: no three of four have
+ * one. What most have, one of the first few has. */
+static int64_t rows_of_step(const fd_source *source, int32_t step) {
+    size_t n = 0, most = 0;
+    int64_t rows = 0;
+    for (size_t i = 0; i < fd_source_count(source); i++) {
+        const fd_source_tensor *t = fd_source_at(source, i);
+        if (t->step != step || !is_value(t)) continue;
+        for (int k = 0; n < FIRST_FEW && t->rank > 1 && k < t->rank; k++) {
+            const size_t with = count_axis(source, step, t->shape[k]);
+            if (with > most || (with == most && rows == 1)) most = with, rows = t->shape[k];
+        }
+        n++;
+    }
+    return n >= FEWEST && 4 * most >= 3 * n ? rows : 0;
+}
+
+static bool doubt_rows(const fd_source *source, int32_t n_token, char *out, size_t size) {
+    char steps[64] = "";
+    size_t at = 0;
+    int64_t sum = 0;
+    int32_t n = 0;
+    for (int32_t s = 0; s < fd_source_n_step(source); s++) {
+        const int64_t rows = rows_of_step(source, s);
+        if (rows == 0) return false;
+        if (at < sizeof steps - 24)
+            at += (size_t)snprintf(steps + at, sizeof steps - at, "%s%lld", n ? " + " : "", (long long)rows);
+        sum += rows;
+        n++;
+    }
+    if (n == 0 || sum == n_token || (sum == n && sum < n_token)) return false; /* the last row of each step is enough */
+    const int used = snprintf(out, size, "its arrays have %lld row%s", (long long)sum, sum == 1 ? "" : "s");
+    const int more = n > 1 ? snprintf(out + used, size - (size_t)used, " (%s%s in %d steps)", steps,
+                                      at < sizeof steps - 24 ? "" : " …", n)
+                           : 0;
+    snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given", n_token,
+             n_token == 1 ? " was" : "s were");
+    return true;
+}
+
+/* ---- layers ---- */
+
+typedef struct numbered { /* a name, a number in it cut out */
+    char form[280];
+    int64_t number;
+} numbered;
+
+static int by_form(const void *a, const void *b) {
+    const numbered *x = a, *y = b;
+    const int order = strcmp(x->form, y->form);
+    return order ? order : (x->number > y->number) - (x->number < y->number);
+}
+
+static size_t take_numbers(const char *name, numbered *out) {
+    size_t n = 0;
+    for (const char *p = name; *p; p++) {
+        char *end;
+        if (!isdigit((unsigned char)*p) || (p > name && isdigit((unsigned char)p[-1]))) continue;
+        const int64_t number = strtoll(p, &end, 10);
+        if (out) {
+            snprintf(out[n].form, sizeof out[n].form, "%.*s\001%s", (int)(p - name), name, end);
+            out[n].number = number;
+        }
+        n++;
+    }
+    return n;
+}
+
+/* How many numbers in a row, from 0 or 1 on, most forms of names have; 0 where some form has as many as the model has
+ * layers. */
+static int32_t layers_of_forms(const numbered *all, size_t n, int32_t n_layer) {
+    int32_t most = 0;
+    size_t n_most = 0;
+    for (size_t i = 0, end; i < n; i = end) {
+        int64_t count = 1;
+        for (end = i + 1; end < n && strcmp(all[end].form, all[i].form) == 0; end++)
+            count += all[end].number == all[end - 1].number + 1;
+        if (all[i].number > 1 || count < 2) continue;
+        if (count == n_layer) return 0;
+        size_t same = 0;
+        for (size_t k = 0, stop; k < n; k = stop) {
+            int64_t other = 1;
+            for (stop = k + 1; stop < n && strcmp(all[stop].form, all[k].form) == 0; stop++)
+                other += all[stop].number == all[stop - 1].number + 1;
+            same += all[k].number <= 1 && other == count;
+        }
+        if (same > n_most) n_most = same, most = (int32_t)count;
+    }
+    return 2 * n_most * (size_t)most > n ? most : 0;
+}
+
+static fd_code doubt_layers(const fd_source *source, const fd_graph *graph, char *out, size_t size, fd_error *err) {
+    const int32_t n_layer = graph->hparams.n_layer;
+    size_t n = 0;
+    for (size_t i = 0; i < fd_source_count(source); i++) n += take_numbers(fd_source_at(source, i)->name, NULL);
+    numbered *all = malloc((n + 1) * sizeof *all);
+    if (!all) return fd_fail(err, FD_ERR_MEMORY, "%zu names: out of memory", n);
+    n = 0;
+    for (size_t i = 0; i < fd_source_count(source); i++) {
+        const fd_source_tensor *t = fd_source_at(source, i);
+        if (is_value(t) && t->occurrence == 1 && t->step == fd_source_at(source, 0)->step)
+            n += take_numbers(t->name, all + n);
+    }
+    qsort(all, n, sizeof *all, by_form);
+    const int32_t found = layers_of_forms(all, n, n_layer);
+    if (found > n_layer)
+        snprintf(out, size, "its names count %d layers, the model has %d: another model?", found, n_layer);
+    free(all);
+    return FD_OK;
+}
+
+/* ---- values ---- */
+
+/* Where one number that is neither zero nor NaN stands, no more are read. */
+static fd_code look_for_values(const fd_source *source, size_t i, bool *zeros, bool *nan, fd_error *err) {
+    fd_source_view view;
+    FD_TRY(fd_source_view_open(source, i, &view, err));
+    const int64_t n = fd_source_elements(fd_source_at(source, i));
+    double *values = malloc((size_t)(n + 1) * sizeof *values);
+    *zeros = *nan = n > 0;
+    if (values) fd_array_fetch(&view.array, values);
+    for (int64_t k = 0; values && k < n && (*zeros || *nan); k++) {
+        *zeros &= values[k] == 0.0;
+        *nan &= isnan(values[k]) != 0;
+    }
+    free(values);
+    fd_source_view_close(&view);
+    return values ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", fd_source_at(source, i)->name);
+}
+
+static fd_code doubt_values(const fd_source *source, char *out, size_t size, fd_error *err) {
+    size_t n = 0, n_zeros = 0, n_nan = 0;
+    for (size_t i = 0; i < fd_source_count(source); i++) {
+        bool zeros, nan;
+        if (!is_value(fd_source_at(source, i))) continue;
+        FD_TRY(look_for_values(source, i, &zeros, &nan, err));
+        n_zeros += zeros;
+        n_nan += nan;
+        n++;
+    }
+    if (2 * n_zeros > n)
+        snprintf(out, size, "%zu of its %zu arrays are all zeros: saved before they were computed?", n_zeros, n);
+    if (2 * n_nan > n) snprintf(out, size, "%zu of its %zu arrays are NaN and nothing else", n_nan, n);
+    return FD_OK;
+}
+
+fd_code fd_cli_doubt_dump(const fd_source *source, int32_t n_token, const fd_graph *graph, char *out, size_t size,
+                          fd_error *err) {
+    out[0] = '\0';
+    if (fd_source_trace(source) || fd_source_count(source) == 0) return FD_OK;
+    if (doubt_rows(source, n_token, out, size)) return FD_OK;
+    FD_TRY(doubt_layers(source, graph, out, size, err));
+    return out[0] ? FD_OK : doubt_values(source, out, size, err);
+}
