@@ -59,7 +59,7 @@ static bool is_no_factor(const fd_numerics_class *c, const fd_hypothesis *h) {
     if ((h->guess != FD_GUESS_FACTOR && h->guess != FD_GUESS_INPUT_FACTOR) || !c) return false;
     if (fabs(h->value) > 0 && fabs(h->value) < NEXT_TO_NOTHING) return true;
     double u = fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), fmax(c->u_op, 0x1p-24));
-    if (fd_class_leaves_nothing(c)) u = 0x1p-24; /* its coarser roundings are repeated */
+    u = fd_class_leaves_nothing(c) ? 0x1p-24 : u; /* its coarser roundings are repeated */
     return fabs(h->value - 1) <= NEAR_ONE * u;
 }
 
@@ -93,7 +93,6 @@ static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes,
     const fd_explain_request *r = t->all.request;
     fd_variant v;
     int32_t n = 0, n_little = 0;
-    *yes = false;
     if (!has_middle(t)) return FD_OK;
     if (!t->smooth.bench) {
         t->without_steps = *r;
@@ -106,9 +105,9 @@ static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes,
         most = fmax(most, fd_trial_change_of_row(&t->all, r->output, p));
     for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
         double explained = fd_trial_change_of_row(&t->all, r->output, p);
-        if (!(LITTLE_CHANGE * explained > most)) continue;
-        n++;
-        n_little += explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
+        const bool departs = LITTLE_CHANGE * explained > most;
+        n += departs;
+        n_little += departs && explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
     }
     *yes = 2 * n_little > n;
     fd_variant_free(&v);

@@ -62,7 +62,7 @@ static void *fill_share(void *argument) {
     s->failed = !values;
     const int64_t row_bytes = fd_dtype_row_bytes(s->w->dtype, s->w->columns);
     for (int64_t row = 0; row < s->n_row && values; row++) {
-        if (!fd_can_quantize(s->w->dtype)) {
+        if (!fd_can_quantize(s->w->dtype) || fd_has_codes(s->w->dtype)) { /* of these scales and codes are drawn */
             random_row(s->w, s->row0 + row, s->to + row * row_bytes);
             continue;
         }
