@@ -66,10 +66,8 @@ static fd_code diagnose_finding(fd_comparison *c, const fd_attribution *of, bool
         out->explanation = c->below;
         return FD_OK;
     }
-    if (of_reference)
-        FD_TRY(fd_diagnose(&how, &out->explanation, err));
-    else
-        FD_TRY(fd_comparison_explain(c, &how, &out->explanation, err));
+    FD_TRY(of_reference ? fd_diagnose(&how, &out->explanation, err)
+                        : fd_comparison_explain(c, &how, &out->explanation, err));
     FD_TRY(fd_explain_by_blocks(&how, &out->explanation, err));
     if (!out->explanation.named) FD_TRY(fd_explain_by_slope(&how, &out->explanation, err));
     const fd_verdict_map *map = &c->map[of_reference ? FD_REFERENCE : FD_CANDIDATE];

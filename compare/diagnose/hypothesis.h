@@ -243,8 +243,8 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
 
 /* The same mistake at another node: a factor, a parameter, an order. False where it would be another one. */
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
-/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op (heads of K read as those of V): K's RoPE as Q's, the FFN's norm as attention's. False
- * where that node has nothing like it. */
+/* A hypothesis of one node, h->node ≥ 0, as one of another node with the same op (heads of K read as those of V): K's
+ * RoPE as Q's, the FFN's norm as attention's. False where that node has nothing like it. */
 bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);
 
 /* The same mistake in every layer: at all nodes of the kind that h->node ≥ 0 is one of. */

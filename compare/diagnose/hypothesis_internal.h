@@ -4,6 +4,9 @@
 
 #include "compare/diagnose/hypothesis.h"
 
+/* FD_GUESS_MAPPED: a cache has heads; an op of experts reads which. */
+bool fd_hypothesis_may_be_mapped(const fd_hypothesis *h, const fd_node *node);
+
 /* -Inf in rows of scores, [n_row, n_head, pos0 + n_row], where FD_GUESS_KEYS hides a key. */
 void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
 

@@ -104,10 +104,9 @@ static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes,
     for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++)
         most = fmax(most, fd_trial_change_of_row(&t->all, r->output, p));
     for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
-        double explained = fd_trial_change_of_row(&t->all, r->output, p);
-        const bool departs = LITTLE_CHANGE * explained > most;
-        n += departs;
-        n_little += departs && explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
+        const double explained = fd_trial_change_of_row(&t->all, r->output, p);
+        if (!(LITTLE_CHANGE * explained > most)) continue;
+        n++, n_little += explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
     }
     *yes = 2 * n_little > n;
     fd_variant_free(&v);
@@ -116,13 +115,13 @@ static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes,
 
 fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_variant *variant) {
     const fd_explain_request *r = t->all.request;
-    const fd_graph *graph = r->args.graph;
     fd_explain_fit fit = fd_variant_fit(r, r->args.node, variant, r->output);
     fit.rms = left_of_rows(t, variant);
     fit.hypothesis = *h;
     snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
-    fd_hypothesis_summary(h, graph, fit.summary, sizeof fit.summary);
-    if (h->node >= 0 && h->node != r->args.node->id) snprintf(fit.at, sizeof fit.at, "%s", graph->nodes[h->node].name);
+    fd_hypothesis_summary(h, r->args.graph, fit.summary, sizeof fit.summary);
+    if (h->node >= 0 && h->node != r->args.node->id)
+        snprintf(fit.at, sizeof fit.at, "%s", r->args.graph->nodes[h->node].name);
     return fit;
 }
 
