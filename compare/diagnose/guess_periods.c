@@ -83,9 +83,11 @@ static bool departs_everywhere(const fd_trial *t, int64_t width) {
 fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
-    const int32_t n = r->args.n_pos - r->n_unjudged;
+    const int64_t n_row = r->args.n_pos - r->n_unjudged, width = fd_node_width(node);
+    const int64_t n =
+        n_row < width ? n_row : width; /* a router of four experts has four directions, whatever it departs by */
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
-    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, fd_node_width(node))) return FD_OK;
+    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, width)) return FD_OK;
     for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < n && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
