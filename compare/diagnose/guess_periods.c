@@ -62,7 +62,8 @@ fd_code fd_guess_blocks_of_sums(fd_trial *t, const fd_node *node, fd_error *err)
     return FD_OK;
 }
 
-/* Rows for each direction, so that few directions are no matter of few rows; and most rows and columns depart. */
+/* Rows and columns for each direction, so that few directions are no matter of few of them: four columns of a router are any matrix of
+ * rank 4. And most rows and columns depart. */
 enum { MOST_RANK = 16, ROWS_A_DIRECTION = 2 };
 
 static bool departs_everywhere(const fd_trial *t, int64_t width) {
@@ -83,9 +84,9 @@ static bool departs_everywhere(const fd_trial *t, int64_t width) {
 fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
-    const int32_t n = r->args.n_pos - r->n_unjudged;
+    const int64_t width = fd_node_width(node), n_row = r->args.n_pos - r->n_unjudged, n = width < n_row ? width : n_row;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
-    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, fd_node_width(node))) return FD_OK;
+    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, width)) return FD_OK;
     for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < n && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
