@@ -6,12 +6,15 @@
 #include "dumpers/import/array.h"
 #include "dumpers/import/map_internal.h"
 
-const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {
-    [FD_NAME_MAP_NUMBER] = "",       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
-    [FD_NAME_MAP_N_HEAD] = "n_head", [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
-    [FD_NAME_MAP_N_EMBD] = "n_embd", [FD_NAME_MAP_N_FF] = "n_ff",
-    [FD_NAME_MAP_N_TOK] = "n_tok",   [FD_NAME_MAP_ATTN_SCALE] = "attn_scale",
-    [FD_NAME_MAP_N_EXPERT_USED] = "n_expert_used"};
+const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {[FD_NAME_MAP_NUMBER] = "",
+                                                                       [FD_NAME_MAP_HEAD_DIM] = "head_dim",
+                                                                       [FD_NAME_MAP_N_HEAD] = "n_head",
+                                                                       [FD_NAME_MAP_N_HEAD_KV] = "n_head_kv",
+                                                                       [FD_NAME_MAP_N_EMBD] = "n_embd",
+                                                                       [FD_NAME_MAP_N_FF] = "n_ff",
+                                                                       [FD_NAME_MAP_N_TOK] = "n_tok",
+                                                                       [FD_NAME_MAP_ATTN_SCALE] = "attn_scale",
+                                                                       [FD_NAME_MAP_N_EXPERT_USED] = "n_expert_used"};
 
 static fd_name_map_variable find_variable(const char *text, size_t n) {
     for (int i = FD_NAME_MAP_NUMBER + 1; i < FD_NAME_MAP_VARIABLE_COUNT; i++)

@@ -35,9 +35,9 @@ static const struct {
     void (*encode)(const float *restrict from, uint8_t *restrict to, int64_t n);
     void (*codes)(const uint8_t *restrict from, float *restrict scales, int8_t *restrict codes, int64_t n);
 } formats[FD_DTYPE_LIMIT] = {
-#define FD_READ(ENUM, name)       [FD_##ENUM] = {fd_decode_##name, NULL, NULL},
-#define FD_READ_WRITE(ENUM, name) [FD_##ENUM] = {fd_decode_##name, fd_encode_##name, NULL},
-#define FD_READ_CODES(ENUM, name) [FD_##ENUM] = {fd_decode_##name, NULL, fd_codes_##name},
+#define FD_READ(ENUM, name)             [FD_##ENUM] = {fd_decode_##name, NULL, NULL},
+#define FD_READ_WRITE(ENUM, name)       [FD_##ENUM] = {fd_decode_##name, fd_encode_##name, NULL},
+#define FD_READ_CODES(ENUM, name)       [FD_##ENUM] = {fd_decode_##name, NULL, fd_codes_##name},
 #define FD_READ_WRITE_CODES(ENUM, name) [FD_##ENUM] = {fd_decode_##name, fd_encode_##name, fd_codes_##name},
 #include "model/gguf/formats.def"
 #undef FD_READ

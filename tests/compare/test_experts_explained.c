@@ -111,3 +111,26 @@ Test(experts, weights_on_their_inputs_are_named_and_show_the_class) {
     free(weights);
     close_model(&b);
 }
+
+/* Of a router of four experts: what no matrix of low rank explains, any matrix of rank 4 does. */
+static void scattered(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n; i++)
+        ((float *)args->out)[i] += 0.2f * (float)((args->pos0 * n + i) * 7919 % 31 - 15) / 15;
+}
+
+Test(experts, four_columns_that_depart_are_no_matrix_of_rank_4) {
+    static const int32_t many[] = {1, 30, 45, 103, 26, 7, 51, 88, 12, 64, 99, 5};
+    bench b = open_arch("llama-moe");
+    recording how = {.emulated = "f32", .tensors = all, .tokens = many, .n_prompt = 12};
+    b.ref = record(b.graph, (recording){.tokens = many, .n_prompt = 12});
+    fd_graph *faulty = spoiled_everywhere(&b, "ffn_moe_logits", scattered);
+    fd_verdict v = judged(&b, faulty, how);
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_str_eq(v.divergence.node, "blk.0.ffn_moe_logits");
+    cr_expect(!e->named || strcmp(e->remaining[0].name, "low_rank_term") != 0, "%s", e->remaining[0].summary);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
+}

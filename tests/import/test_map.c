@@ -74,11 +74,13 @@ static const struct {
     {"scale=attn_scale", 1, {3}, 1, {3}, {0, 0.5, 1}},
     {"arch=gemma2,gemma3 heads=2", 1, {4}, 2, {2, 2}, {0, 1, 2, 3}},
 };
-static const fd_name_map_values values = {
-    .of = {[FD_NAME_MAP_HEAD_DIM] = 16, [FD_NAME_MAP_N_HEAD] = 4, [FD_NAME_MAP_N_EMBD] = 64, [FD_NAME_MAP_N_FF] = 2,
-           [FD_NAME_MAP_N_EXPERT_USED] = 3},
-    .attn_scale = 0.5,
-    .rope_neighbours = 1};
+static const fd_name_map_values values = {.of = {[FD_NAME_MAP_HEAD_DIM] = 16,
+                                                 [FD_NAME_MAP_N_HEAD] = 4,
+                                                 [FD_NAME_MAP_N_EMBD] = 64,
+                                                 [FD_NAME_MAP_N_FF] = 2,
+                                                 [FD_NAME_MAP_N_EXPERT_USED] = 3},
+                                          .attn_scale = 0.5,
+                                          .rope_neighbours = 1};
 
 static fd_name_map *parse(const char *line, fd_error *err) {
     fd_name_map *map = NULL;
