@@ -52,10 +52,12 @@ static fd_code try_inputs(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
-/* A branch that is missing, subtracted or taken several times; scores that reach softmax at another scale. */
+/* A branch that is missing, subtracted or taken several times; scores or a router's logits that reach softmax or sigmoid at
+ * another scale. */
 static fd_code try_branches(fd_trial *t, const fd_node *node, fd_error *err) {
     static const double factors[] = {0, 2, -1};
-    int n = node->op == FD_OP_ADD ? 2 : node->op == FD_OP_ATTN_SOFTMAX ? 1 : 0;
+    const bool scaled = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_SOFTMAX || node->op == FD_OP_SIGMOID;
+    int n = node->op == FD_OP_ADD ? 2 : scaled ? 1 : 0;
     for (int k = 0; k < n; k++) {
         const fd_hypothesis h = {.guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = k};
         FD_TRY(fd_try_or_solve(t, h, factors, 3, err));

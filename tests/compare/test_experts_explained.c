@@ -134,3 +134,27 @@ Test(experts, four_columns_that_depart_are_no_matrix_of_rank_4) {
     fd_graph_free(faulty);
     close_model(&b);
 }
+
+/* The router's softmax has a temperature, which leaves the choice of experts as it is. */
+static void cooler(const fd_op_args *args) {
+    const int64_t n = args->n_pos * fd_node_width(args->node);
+    float *logits = malloc(sizeof *logits * (size_t)n);
+    fd_op_args own = *args;
+    cr_assert(logits);
+    for (int64_t i = 0; i < n; i++) logits[i] = 1.25f * ((const float *)args->in[0])[i];
+    own.in[0] = logits;
+    run_clean(&own);
+    free(logits);
+}
+
+Test(experts, a_temperature_of_the_router_is_said) {
+    const char *const recorded[] = {all, "token_embd,*attn_norm,*ffn_norm,*ffn_inp,*moe_out,*l_out,logits"};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int i = 0; i < 2; i++) {
+        recording how = {.emulated = "f32", .tensors = recorded[i]};
+        expect_said(&b, spoiled_everywhere(&b, "ffn_moe_probs", cooler), how, "input_factor",
+                    "takes blk.0.ffn_moe_logits 1.25 times", NULL);
+    }
+    close_model(&b);
+}
