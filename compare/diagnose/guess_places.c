@@ -105,9 +105,11 @@ static const float *row_at(const judged_rows *j, const float *before, int32_t ro
     return before ? before + (j->r->args.pos0 + row) * j->width : NULL;
 }
 
-/* The row whose elements [first, end) stand in `row` of the candidate; `row`: none. */
+/* The row whose elements [first, end) stand in `row` of the candidate, the nearest before it or after it; `row`: none. */
 static int32_t row_that_stands(const judged_rows *j, const float *before, int32_t row, int32_t first, int32_t end) {
-    for (int32_t q = row - 1; q >= -j->r->args.pos0; q--) {
+    const int32_t pos0 = j->r->args.pos0;
+    for (int32_t k = 1; k < pos0 + j->n; k++) {
+        const int32_t q = k <= pos0 + row ? row - k : k - pos0;
         const float *other = row_at(j, before, q);
         bool same = other != NULL;
         for (int64_t i = first; i < end && same; i++) same = is(j, row * j->width + i, other[i]);
@@ -133,6 +135,8 @@ static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     if (from == row) return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_EARLIER, .n = row - from};
     if (end - first < j.width) h.first = first, h.end = end;
+    if (from > row) h.which = FD_ROWS_EXCHANGED, h.n = j.r->args.pos0 + row, h.other = j.r->args.pos0 + from;
+    if (from > row) return fd_trial_try(t, &h, err);
     if (from >= 0 || h.n == 1) FD_TRY(fd_trial_try(t, &h, err));
     const bool last = from >= 0 && row == j.n - 1 && j.n > 1; /* which of the two it is, later steps tell */
     if (last && !h.end && !j.r->departing_alone) return FD_OK;

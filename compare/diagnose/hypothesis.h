@@ -99,6 +99,7 @@ typedef enum fd_row_rule {
     FD_ROWS_EARLIER,
     FD_ROWS_ALL_ARE,         /* from position `other` on: the row of position `n`, which may be of an earlier step */
     FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
+    FD_ROWS_EXCHANGED,       /* those of positions `n` and `other`, of one step, are each other's */
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
 } fd_row_rule;
 typedef enum fd_token_rule {

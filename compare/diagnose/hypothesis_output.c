@@ -56,6 +56,10 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
     int64_t from = row - h->n;
     if (h->which == FD_ROWS_ALL_ARE) from = out->pos0 + row >= h->other ? h->n - out->pos0 : row;
     if (h->which == FD_ROWS_ROLLED) from = (row + n_row - h->n) % n_row;
+    if (h->which == FD_ROWS_EXCHANGED) {
+        const int64_t one = h->n - out->pos0, other = h->other - out->pos0;
+        from = row == one ? other : row == other ? one : row;
+    }
     if (h->which == FD_ROWS_LAST_OF_EARLIER) from = row < out->n_earlier ? row : out->n_earlier - 1;
     return from < 0 || from >= n_row ? row : from;
 }

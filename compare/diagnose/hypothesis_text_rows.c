@@ -55,6 +55,8 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
     else if (h->which == FD_ROWS_ROLLED)
         SAY("each row is the right one of the position 1 %s, around the end of the step",
             h->n == 1 ? "earlier" : "later");
+    else if (h->which == FD_ROWS_EXCHANGED)
+        SAY("the rows of positions %d and %d stand in each other's place", h->n, h->other);
     else if (h->which == FD_ROWS_ALL_ARE && h->end)
         SAY("from position %d on elements %d…%d of every row are those of position %d: they were not written", h->other,
             h->first, h->end - 1, h->n);

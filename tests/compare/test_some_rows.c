@@ -17,6 +17,14 @@ static void last_is_the_one_before(const fd_op_args *args) {
     run_clean(args);
     if (args->n_pos > 1) memcpy(last_row(args), last_row(args) - n, sizeof(float) * (size_t)n);
 }
+static void rows_1_and_2_exchanged(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < n && args->pos0 == 0 && args->n_pos > 2; i++) {
+        float *a = (float *)args->out + n + i, *b = a + n, x = *a;
+        *a = *b, *b = x;
+    }
+}
 static void last_reads_the_branch_before(const fd_op_args *args) {
     const int64_t n = fd_node_width(args->node);
     const float *stream = (const float *)args->in[0] + (args->n_pos - 1) * n;
@@ -103,6 +111,9 @@ static const struct {
     {"the last row of a chunk was not computed", ".attn_out", last_not_computed, "", "f32", "zeros", ""},
     {"the last row of a chunk was not written", ".cache_v", last_not_written, "*", "f32", "zeros", ""},
     {"softmax's sum has more in later steps", ".attn_weights", sums_of_more, "", "f32", "row_factor", ""},
+    {"two rows of a step stand in each other's place", "blk.2.ffn_down", rows_1_and_2_exchanged, "*", "f32",
+     "other_rows", ""},
+    {"two rows of 16 bits", "blk.1.attn_proj", rows_1_and_2_exchanged, "*", "hf-bf16", "other_rows", ""},
     {"decode gives the result of the step before", "logits", one_step_late, "*", "f32", "other_rows", ""},
     {"the last row of a chunk does not see itself", ".attn_scores", last_not_seen, "", "f32", "keys_hidden", ""},
     {"the last row of a chunk does not see itself, as recorded", ".attn_scores", last_not_seen, "*", "f32",
