@@ -80,6 +80,40 @@ static void add_to_basis(const attended *a, some_heads *s, int64_t i) {
     s->n_basis++;
 }
 
+/* Takes out of x what it has of y. */
+static void take_along(double *x, const double *y, int64_t n) {
+    const double squares = product(y, y, n), by = squares > 0 ? product(x, y, n) / squares : 0;
+    for (int64_t i = 0; i < n; i++) x[i] -= by * y[i];
+}
+
+/* Nearer than this to the right ones, in norms, other rows' values are not: roundings of 16 bits are. */
+#define AS_RIGHT 0x1p-6
+
+/* Is what is left what the right values of the unknown keys give? Then it is their weights that are others, as a factor or another
+ * softmax has it, and no rows of the cache. */
+static bool are_right_values(const attended *a, const some_heads *s) {
+    const int64_t dim = a->dim;
+    double *left = malloc(sizeof *left * (size_t)((s->n + s->unknown) * dim)), *right = left + s->n * dim;
+    int64_t first, end;
+    int n_right = 0;
+    if (!left) return false;
+    fd_hypothesis_fitted_rows(a->h, a->out->pos0 + s->from, a->n_kv, &first, &end);
+    memcpy(left, s->left, sizeof *left * (size_t)(s->n * dim));
+    const double all = product(left, left, s->n * dim);
+    for (int64_t key = first; key < end && n_right < s->unknown; key++) {
+        const float *v = a->out->values + (key * a->out->n_kv_head + s->kv_head) * dim;
+        double *x = right + n_right * dim;
+        for (int64_t d = 0; d < dim; d++) x[d] = (double)v[d];
+        take_out(s, x, dim);
+        for (int k = 0; k < n_right; k++) take_along(x, right + k * dim, dim);
+        for (int64_t i = 0; i < s->n; i++) take_along(left + i * dim, x, dim);
+        n_right++;
+    }
+    const double rest = product(left, left, s->n * dim);
+    free(left);
+    return rest <= AS_RIGHT * AS_RIGHT * all;
+}
+
 static void fit_heads(const attended *a, some_heads *s) {
     for (int64_t i = 0; i < s->n; i++) add_to_basis(a, s, i);
     for (int64_t i = 0; i < s->n; i++) {
@@ -87,7 +121,7 @@ static void fit_heads(const attended *a, some_heads *s) {
         for (int64_t d = 0; d < a->dim; d++) s->left[i * a->dim + d] = (double)candidate[d];
         take_out(s, s->left + i * a->dim, a->dim);
     }
-    if (!fd_directions_of(s->left, (int)s->n, a->dim, s->unknown, s->along)) return;
+    if (are_right_values(a, s) || !fd_directions_of(s->left, (int)s->n, a->dim, s->unknown, s->along)) return;
     for (int64_t d = 0; d < a->dim; d++)
         for (int64_t i = 0; i < s->n; i++) {
             double of_unknown = 0;
