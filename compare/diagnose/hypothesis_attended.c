@@ -93,10 +93,11 @@ static void take_along(double *x, const double *y, int64_t n) {
  * softmax has it, and no rows of the cache. */
 static bool are_right_values(const attended *a, const some_heads *s) {
     const int64_t dim = a->dim;
-    double *left = malloc(sizeof *left * (size_t)((s->n + s->unknown) * dim)), *right = left + s->n * dim;
+    double *left = malloc(sizeof *left * (size_t)((s->n + s->unknown) * dim));
     int64_t first, end;
     int n_right = 0;
     if (!left) return false;
+    double *right = left + s->n * dim; /* orthogonal */
     fd_hypothesis_fitted_rows(a->h, a->out->pos0 + s->from, a->n_kv, &first, &end);
     memcpy(left, s->left, sizeof *left * (size_t)(s->n * dim));
     const double all = product(left, left, s->n * dim);
