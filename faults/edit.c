@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
+#include "model/weight_rows.h"
 
 const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int slot) {
     return node->weight[slot] < 0 ? NULL : &graph->weights[node->weight[slot]];
@@ -102,8 +102,7 @@ void fd_fault_copy(const fd_op_args *args) {
 
 float *fd_fault_row(const fd_weight *weight, int64_t r) {
     float *values = malloc(sizeof *values * (size_t)weight->n_col);
-    int64_t row_bytes = fd_dtype_row_bytes(weight->dtype, weight->n_col);
-    if (values) fd_dequantize_row(weight->dtype, (const char *)weight->data + r * row_bytes, values, weight->n_col);
+    if (values) fd_weight_row(weight, r, values);
     return values;
 }
 

@@ -20,6 +20,12 @@ static inline void fd_weight_piece(const fd_weight *w, int64_t row, int64_t at, 
     fd_dequantize_row(w->dtype, (const char *)w->data + offset, out, fd_piece_length(w->n_col, at));
 }
 
+/* A whole row, into out [n_col]. */
+static inline void fd_weight_row(const fd_weight *w, int64_t row, float *out) {
+    const int64_t offset = row * fd_dtype_row_bytes(w->dtype, w->n_col);
+    fd_dequantize_row(w->dtype, (const char *)w->data + offset, out, w->n_col);
+}
+
 /* Element i of a row (its block is decoded: one element for the float formats). Biases and norms are binary32 in most
  * files, and are read an element at a time: theirs need no division by a block's length. */
 static inline float fd_weight_row_element(const fd_weight *w, int64_t row, int64_t i) {

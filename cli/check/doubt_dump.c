@@ -98,24 +98,25 @@ static size_t take_numbers(const char *name, numbered *out) {
     return n;
 }
 
+/* Numbers in a row that the form at `first` has, which ends before *end; 0: they begin later than with 1. */
+static int64_t count_of_form(const numbered *all, size_t n, size_t first, size_t *end) {
+    int64_t count = 1;
+    for (*end = first + 1; *end < n && strcmp(all[*end].form, all[first].form) == 0; ++*end)
+        count += all[*end].number == all[*end - 1].number + 1;
+    return all[first].number > 1 ? 0 : count;
+}
+
 /* How many numbers in a row, from 0 or 1 on, most forms of names have; 0 where some form has as many as the model has
  * layers. */
 static int32_t layers_of_forms(const numbered *all, size_t n, int32_t n_layer) {
     int32_t most = 0;
     size_t n_most = 0;
     for (size_t i = 0, end; i < n; i = end) {
-        int64_t count = 1;
-        for (end = i + 1; end < n && strcmp(all[end].form, all[i].form) == 0; end++)
-            count += all[end].number == all[end - 1].number + 1;
-        if (all[i].number > 1 || count < 2) continue;
+        const int64_t count = count_of_form(all, n, i, &end);
+        if (count < 2) continue;
         if (count == n_layer) return 0;
         size_t same = 0;
-        for (size_t k = 0, stop; k < n; k = stop) {
-            int64_t other = 1;
-            for (stop = k + 1; stop < n && strcmp(all[stop].form, all[k].form) == 0; stop++)
-                other += all[stop].number == all[stop - 1].number + 1;
-            same += all[k].number <= 1 && other == count;
-        }
+        for (size_t k = 0, stop; k < n; k = stop) same += count_of_form(all, n, k, &stop) == count;
         if (same > n_most) n_most = same, most = (int32_t)count;
     }
     return 2 * n_most * (size_t)most > n ? most : 0;

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/check/doubt_dump.h"
 #include "model/weight_rows.h"
@@ -18,21 +17,25 @@ typedef struct rows {
     int32_t ids[MOST_ROWS];
 } rows;
 
-static bool is_row(const double *values, const float *row, int64_t n) {
-    double size = 0;
-    for (int64_t i = 0; i < n; i++) {
+static bool are_near(const double *values, const float *row, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
         if (!(fabs(values[i] - (double)row[i]) <= NEAR * fabs((double)row[i]))) return false;
-        size += fabs((double)row[i]);
-    }
-    return size > 0;
+    return true;
 }
 
-static void row_of(const fd_weight *w, int64_t row, float *out) {
-    float piece[FD_PIECE];
-    for (int64_t at = 0; at < w->n_col; at += FD_PIECE) {
-        fd_weight_piece(w, row, at, piece);
-        memcpy(out + at, piece, sizeof *piece * (size_t)fd_piece_length(w->n_col, at));
-    }
+static bool is_row(const double *values, const float *row, int64_t n) {
+    double size = 0;
+    for (int64_t i = 0; i < n; i++) size += fabs((double)row[i]);
+    return size > 0 && are_near(values, row, n);
+}
+
+/* The first n_row rows of an array that is in memory row by row, else all of it. */
+static double *fetch_rows(fd_array array, int64_t n_element, int64_t width, int32_t n_row) {
+    if (fd_array_reshape(&array, 2, (int64_t[]){n_element / width, width}))
+        array.shape[0] = n_row, n_element = n_row * width;
+    double *values = malloc((size_t)n_element * sizeof *values);
+    if (values) fd_array_fetch(&array, values);
+    return values;
 }
 
 /* Arrays of the first step with n_token rows or fewer, as wide as the embedding. */
@@ -52,17 +55,25 @@ static fd_code open_rows(const fd_source *source, const fd_weight *w, int32_t n_
         fd_source_view view;
         FD_TRY(fd_source_view_open(source, i, &view, err));
         rows *r = &(*out)[*n];
-        *r = (rows){.tensor = t, .values = malloc((size_t)n_element * sizeof *r->values)};
+        *r = (rows){.tensor = t, .values = fetch_rows(view.array, n_element, w->n_col, of_this)};
         for (int k = 0; k < MOST_ROWS; k++) r->ids[k] = NONE;
-        if (r->values) fd_array_fetch(&view.array, r->values);
         fd_source_view_close(&view);
-        double *few = r->values ? realloc(r->values, (size_t)of_this * (size_t)w->n_col * sizeof *few) : NULL;
-        if (few) r->values = few;
         if (!r->values) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", t->name);
         *n_row = of_this;
         ++*n;
     }
     return FD_OK;
+}
+
+/* Does a row that is not known yet begin as row `id` does? The rest of nearly all of the vocabulary is then not wanted. */
+static bool begins_any(const rows *all, size_t n, int32_t n_row, const fd_weight *w, int32_t id) {
+    float piece[FD_PIECE];
+    const int64_t length = fd_piece_length(w->n_col, 0);
+    fd_weight_piece(w, id, 0, piece);
+    for (size_t i = 0; i < n; i++)
+        for (int32_t k = 0; k < n_row; k++)
+            if (all[i].ids[k] == NONE && are_near(all[i].values + k * w->n_col, piece, length)) return true;
+    return false;
 }
 
 static void look_up(rows *all, size_t n, int32_t n_row, const float *row, int64_t width, int32_t id) {
@@ -108,12 +119,13 @@ fd_code fd_cli_doubt_tokens(const fd_source *source, const int32_t *tokens, int3
     float *row = malloc((size_t)w->n_col * sizeof *row);
     if (code == FD_OK && !row) code = fd_fail(err, FD_ERR_MEMORY, "embeddings: out of memory");
     for (int32_t k = 0; code == FD_OK && k < n_row; k++) { /* of equal rows the token given */
-        row_of(w, tokens[k], row);
+        fd_weight_row(w, tokens[k], row);
         for (size_t i = 0; i < n; i++)
             if (is_row(all[i].values + k * w->n_col, row, w->n_col)) all[i].ids[k] = tokens[k];
     }
     for (int32_t id = 0; code == FD_OK && n > 0 && id < (int32_t)w->n_row; id++) {
-        row_of(w, id, row);
+        if (!begins_any(all, n, n_row, w, id)) continue;
+        fd_weight_row(w, id, row);
         look_up(all, n, n_row, row, w->n_col, id);
     }
     for (size_t i = 0; i < n && code == FD_OK && !out[0]; i++) {

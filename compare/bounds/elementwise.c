@@ -18,8 +18,7 @@ void fd_bound_rms_norm(const fd_bound_work *work) {
 #pragma omp parallel for if (n_row * n > FD_BOUND_MANY / 4)
     for (int64_t row = 0; row < n_row; row++) {
         float *w = work->row + omp_get_thread_num() * work->longest;
-        const int64_t offset = row % weight->n_row * fd_dtype_row_bytes(weight->dtype, n);
-        fd_dequantize_row(weight->dtype, (const char *)weight->data + offset, w, n);
+        fd_weight_row(weight, row % weight->n_row, w);
         const double *x = work->in[0] + row * n, *e = work->e[0] + row * n, *y = work->y + row * n;
         double squares = 0, errors = 0;
         for (int64_t i = 0; i < n; i++) {

@@ -1,12 +1,7 @@
 /* LAYER_NORM, ADD_POSITION, ADD_VECTOR, ATTN_ALIBI, ATTN_TEMPERATURE. The rounding of the output is added by
  * fd_bound. */
 #include "compare/bounds/internal.h"
-
-static void read_row(const fd_bound_work *work, const fd_weight *w, int64_t row, float *to) {
-    int64_t offset = row * fd_dtype_row_bytes(w->dtype, w->n_col);
-    fd_dequantize_row(w->dtype, (const char *)w->data + offset, to, w->n_col);
-    (void)work;
-}
+#include "model/weight_rows.h"
 
 /* y = c·r·w + b with c = x − mean. The mean's chain costs at most λ·u·√n of Σ|x| / n (binary32 in every engine), errors
  * of x λ·√Σe² / n; c is off by that, by e and by one rounding. r as in RMS_NORM, with c for x. Then three roundings of
@@ -30,12 +25,12 @@ void fd_bound_layer_norm(const fd_bound_work *work) {
         }
         double whole = squares + (double)n * (double)work->node->eps, r = 1 / sqrt(whole / (double)n);
         double relative = chain / 2 + (crossed > 0 ? lambda * sqrt(crossed) / whole : 0) + 4 * u + 2 * 0x1p-53;
-        if (weight) read_row(work, weight, row % weight->n_row, work->row);
+        if (weight) fd_weight_row(weight, row % weight->n_row, work->row);
         for (int64_t i = 0; i < n; i++) {
             double w = weight ? fabs((double)work->row[i]) : 1;
             tau[i] = w * (fabs(x[i] - mean) * r * relative + r * tau[i] + work->c->tiny_out);
         }
-        if (bias) read_row(work, bias, row % bias->n_row, work->row);
+        if (bias) fd_weight_row(bias, row % bias->n_row, work->row);
         for (int64_t i = 0; bias && i < n; i++) tau[i] += u * fabs((double)work->row[i]) + work->c->tiny_out;
     }
 }
@@ -46,7 +41,7 @@ static void bound_add_row(const fd_bound_work *work, bool by_position) {
     int64_t n = w->n_col;
     for (int64_t p = 0; p < work->op->n_pos; p++) {
         int64_t at = by_position ? work->op->pos0 + p : 0;
-        if (at < w->n_row) read_row(work, w, at, work->row);
+        if (at < w->n_row) fd_weight_row(w, at, work->row);
         for (int64_t i = 0; i < n; i++)
             work->tau[p * n + i] = work->e[0][p * n + i] + work->c->u_op * fabs((double)work->row[i]);
     }

@@ -5,7 +5,7 @@
 
 #include "compare/diagnose/workbench.h"
 #include "compare/products/run_op.h"
-#include "model/gguf/quant.h"
+#include "model/weight_rows.h"
 
 /* What the experts of `set` leave of the candidate's row: Σ (c - Σ w x)². */
 static double left_by(uint32_t set, const float *candidate, const float *x, const float *w, int32_t k, int64_t n) {
@@ -51,9 +51,7 @@ static void sum_some(const fd_evaluation *ev, const fd_op_args *args) {
 static void bias_of(const fd_weight *biases, float id, float *out, int64_t n) {
     const int64_t expert = biases ? fd_expert_of((double)id, biases->n_row) : -1;
     memset(out, 0, sizeof *out * (size_t)n);
-    if (expert < 0) return;
-    const int64_t at = expert * fd_dtype_row_bytes(biases->dtype, biases->n_col);
-    fd_dequantize_row(biases->dtype, (const char *)biases->data + at, out, n);
+    if (expert >= 0) fd_weight_row(biases, expert, out);
 }
 
 static bool are_equal(const float *a, const float *b, int64_t n) {
