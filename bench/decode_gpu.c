@@ -20,6 +20,7 @@ typedef struct options {
     int deep[MAX_DEEP], n_deep; /* rising */
     bool ablate;
     fd_numerics beside; /* exact: nothing */
+    const char *cache;  /* the type of K and V */
 } options;
 
 typedef struct row {
@@ -49,6 +50,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'a': o->ablate = true; return 0;
     case 'd': parse_depths(o, arg, state); return 0;
+    case 'c': o->cache = arg; return 0;
     case 'N': o->beside = parse_numerics(arg, state); return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
@@ -79,10 +81,13 @@ static double weight_count(const fd_graph *graph) {
     return count;
 }
 
-static double cache_row_bytes(const fd_graph *graph) {
+static double cache_row_bytes(const fd_graph *graph, bool fast) {
     double bytes = 0;
-    for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_KV_WRITE) bytes += 4.0 * (double)fd_node_row_stride(&graph->nodes[i], 0);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op != FD_OP_KV_WRITE) continue;
+        bytes += (fast || node->kv_type == FD_F16 ? 2.0 : 4.0) * (double)fd_node_row_stride(node, 0);
+    }
     return bytes;
 }
 
@@ -188,6 +193,7 @@ int main(int argc, char **argv) {
                                                {"deep", 'd', "N,N,…", 0, "decode after N tokens too (2048; 0: not)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (7)", 0},
                                                {"numerics", 'N', "exact|q8act|fast", 0, "those beside exact ones", 0},
+                                               {"cache-type", 'c', "f32|f16", 0, "of exact K and V (f32)", 0},
                                                {"ablate", 'a', NULL, 0, "the decode step without its parts", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of the GPU engine.", 0, 0, 0};
@@ -198,6 +204,7 @@ int main(int argc, char **argv) {
     fd_gguf *gguf;
     fd_graph *graph;
     open_model_or_skip(o.path, &gguf, &graph);
+    if (o.cache) must(fd_graph_set_kv_types(graph, o.cache, &err), &err);
     int n_ctx = (o.n_deep > 0 ? o.deep[o.n_deep - 1] : 0) + o.n_decode + WARM + 1;
     if (n_ctx < o.n_prefill) n_ctx = o.n_prefill;
 
@@ -225,11 +232,11 @@ int main(int argc, char **argv) {
     if (!logits) return 2;
 
     static row copies, exact_rows[N_MEASURE], other_rows[N_MEASURE], decode_rows[N_VARIANT];
-    double weights = weight_bytes(graph), cache = cache_row_bytes(graph);
+    double weights = weight_bytes(graph);
     snprintf(copies.name, sizeof copies.name, "device-to-device copy, GB/s");
-    name_rows(exact_rows, &o, "", weights, cache);
+    name_rows(exact_rows, &o, "", weights, cache_row_bytes(graph, false));
     bool fast = o.beside == FD_NUMERICS_FAST; /* K and V in binary16 */
-    name_rows(other_rows, &o, fast ? "fast: " : "q8act: ", weights, fast ? cache / 2 : cache);
+    name_rows(other_rows, &o, fast ? "fast: " : "q8act: ", weights, cache_row_bytes(graph, fast));
     for (int v = 0; v < n_variant; v++) {
         snprintf(decode_rows[v].name, sizeof decode_rows->name, "decode%s, tokens/s", variants[v].name);
         decode_rows[v].bytes = exact_rows[DECODE].bytes;
@@ -250,7 +257,7 @@ int main(int argc, char **argv) {
     printf("%s (%s), %s, exact; median of %d rounds [slowest – fastest]\n", exec[0]->device, exec[0]->driver, o.path,
            o.n_round);
     printf("%.3f GB of weights a token, %.1f kB of K and V a position; set up in %.2f s, %.1f GB/s of weights\n",
-           1e-9 * weights, 1e-3 * cache, set_up, 1e-9 * (double)memory.weights / set_up);
+           1e-9 * weights, 1e-3 * cache_row_bytes(graph, false), set_up, 1e-9 * (double)memory.weights / set_up);
     for (int v = 0; v < n_variant; v++) show(&decode_rows[v], &o, copy);
     show_measures(exact_rows, &o, copy, weight_count(graph));
     if (other) {

@@ -143,7 +143,7 @@ def batches(options):
 
 
 def depths(options):
-    print("| model, tokens before | llama.cpp | exact | fast |\n|---|---|---|---|", flush=True)
+    print("| model, tokens before | llama.cpp | exact | exact, K and V in f16 | fast |\n|---|---|---|---|---|", flush=True)
     deep = ",".join(map(str, DEPTHS))
     rows = [f"{{}}decode{after}, tokens/s" for after in ("", *(f" after {depth}" for depth in DEPTHS))]
     for preset, dtype in models_of(options):
@@ -152,8 +152,9 @@ def depths(options):
                         "-o", "json"], options.gpus[0])
             rates = {test["n_depth"]: statistics.median(test["samples_ts"]) for test in json.loads(text or "[]")}
             columns = [[rates.get(depth) for depth in (0, *DEPTHS)]]
-            text = run([options.build / "bench/decode_gpu", "-n", "64", "-p", "512", "-r", "1", "-d", deep, "-N", "fast", model], options.gpus[0])
-            for prefix in "", "fast: ": columns.append(rates_of(text, [row.format(prefix) for row in rows]))
+            command = [options.build / "bench/decode_gpu", "-n", "64", "-p", "512", "-r", "1", "-d", deep]
+            text, halves = run([*command, "-N", "fast", model], options.gpus[0]), run([*command, "-c", "f16", model], options.gpus[0])
+            for of, prefix in (text, ""), (halves, ""), (text, "fast: "): columns.append(rates_of(of, [row.format(prefix) for row in rows]))
         for depth, cells in zip((0, *DEPTHS), zip(*columns)): table_row(f"{preset} {dtype}, {depth}", cells)
 
 

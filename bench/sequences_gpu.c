@@ -13,7 +13,7 @@
 enum { MAX_ROUND = 64, MAX_COUNTS = 16 };
 
 typedef struct options {
-    const char *path;
+    const char *path, *cache; /* the type of exact K and V; NULL: f32 */
     int32_t counts[MAX_COUNTS];
     int n_count, n_decode, n_prompt, n_round;
     fd_numerics numerics;
@@ -32,6 +32,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'n': o->n_decode = atoi(arg); return 0;
     case 'p': o->n_prompt = atoi(arg); return 0;
     case 'r': o->n_round = atoi(arg); return 0;
+    case 'c': o->cache = arg; return 0;
     case 'N': o->numerics = parse_numerics(arg, state); return 0;
     case ARGP_KEY_ARG: o->path = arg; return 0;
     case ARGP_KEY_END:
@@ -92,6 +93,7 @@ int main(int argc, char **argv) {
                                                {"prompt", 'p', "N", 0, "tokens of each prompt (16)", 0},
                                                {"rounds", 'r', "N", 0, "rounds (5)", 0},
                                                {"numerics", 'N', "exact|q8act|fast", 0, "default exact", 0},
+                                               {"cache-type", 'c', "f32|f16", 0, "of exact K and V (f32)", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Tokens per second of sequences in one batch.", 0,
                                        0,     0};
@@ -101,6 +103,7 @@ int main(int argc, char **argv) {
     fd_gguf *gguf;
     fd_graph *graph;
     open_model_or_skip(o.path, &gguf, &graph);
+    if (o.cache) must(fd_graph_set_kv_types(graph, o.cache, &err), &err);
     for (int c = 0; c < o.n_count; c++) {
         fd_exec *exec;
         double rate[MAX_ROUND];

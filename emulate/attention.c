@@ -16,7 +16,7 @@ static bool is_ggml(const fd_emulate *e) {
 /* ggml dots rows of blocks with q in blocks of Q8_0, and mixes rows of V in binary32; elsewhere such rows are
  * dequantised and are as any other. */
 static bool meets_blocks(const fd_emulate *e, const fd_node *cache) {
-    return cache->kv_type != FD_F32 && cache->kv_type != FD_BF16 && is_ggml(e);
+    return fd_dtype_get(cache->kv_type)->block_elements > 1 && is_ggml(e);
 }
 
 fd_code fd_emulate_attn_scores(fd_emulate *e, const fd_op_args *args, fd_error *err) {

@@ -67,6 +67,7 @@ static fd_row_view view_of(const fd_engine *e, const fd_async_set *set, const fd
     if (node->op == FD_OP_KV_WRITE) {
         view.data = e->state.cache[node->id];
         view.by_position = true;
+        view.halves = fd_cache_is_half(node, false);
         view.copy = set->tensor[node->id];
     }
     if (node->over_kv) {

@@ -44,6 +44,8 @@ fd_code fd_run_matvec(fd_pass *pass, const fd_item *item, fd_error *err) {
 fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
     const fd_engine *e = pass->engine;
     const fd_node *q_rope = fd_pass_node(pass, item->q_rope), *k_rope = fd_pass_node(pass, item->k_rope);
+    const fd_node *cache = fd_pass_node(pass, item->cache_k);
+    const bool halves = fd_cache_is_half(cache, false);
     fd_attn_decode in = {
         .short_context = pass->short_context,
         .n_head = q_rope->shape[0],
@@ -57,6 +59,7 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
         .v = fd_pass_tensor(pass, item->v),
         .cache_k = e->state.cache[item->cache_k],
         .cache_v = e->state.cache[item->cache_v],
+        .halves = halves,
         .pos = pass->positions ? pass->positions : pass->inputs + FD_INPUT_FIRST,
         .scale = fd_pass_node(pass, item->scores)->scale,
         .scratch = e->state.attention_scratch,
@@ -66,8 +69,7 @@ fd_code fd_run_attn_decode(fd_pass *pass, const fd_item *item, fd_error *err) {
         .sequences = pass->sequences     ? pass->sequences
                      : e->exec.n_seq > 1 ? pass->inputs + FD_INPUT_SEQUENCE
                                          : NULL,
-        .cache_stride =
-            (int64_t)(fd_cache_bytes(fd_pass_node(pass, item->cache_k), e->exec.n_ctx, false) / sizeof(float)),
+        .cache_stride = (int64_t)(fd_cache_bytes(cache, e->exec.n_ctx, halves) / (halves ? 2 : sizeof(float))),
         .scratch_stride = (int64_t)(fd_attention_scratch_bytes(e->exec.graph, e->exec.n_ctx) / sizeof(float)),
         .q_out = fd_pass_inner(pass, item->q_rope),
         .k_out = fd_pass_inner(pass, item->k_rope),
@@ -119,7 +121,7 @@ fd_code fd_run_rope_kv_write(fd_pass *pass, const fd_item *item, fd_error *err) 
                            .v = fd_pass_tensor(pass, item->v),
                            .q_out = fd_pass_tensor(pass, item->q_rope),
                            .k_out = fd_observed_tensor(pass, item->k_rope),
-                           .halves = pass->engine->fast,
+                           .halves = fd_cache_is_half(fd_pass_node(pass, item->cache_k), pass->engine->fast),
                            .cache_k = fd_pass_tensor(pass, item->cache_k),
                            .cache_v = fd_pass_tensor(pass, item->cache_v)};
     FD_TRY(fd_launch_rope_kv_write(&pass->ctx, &in, err));

@@ -60,7 +60,7 @@ fd_code fd_launch_op_kv_write(const fd_node_job *j, fd_error *err) {
                       .width = fd_job_row(j->node),
                       .pos0 = j->pos0,
                       .row_offset = j->node->row_offset,
-                      .halves = j->pass->engine->fast,
+                      .halves = fd_cache_is_half(j->node, j->pass->engine->fast),
                       .cache = j->out,
                       .n_ctx = j->pass->engine->exec.n_ctx};
     return fd_launch_kv_write(&j->pass->ctx, &in, err);
@@ -71,6 +71,7 @@ fd_code fd_launch_op_attn_scores(const fd_node_job *j, fd_error *err) {
     fd_attention shape = attention_shape(j, q->shape[0], k->shape[0], q->shape[1]);
     shape.window = j->node->chunked ? 0 : j->node->window; /* the engine takes no context beyond a chunk */
     shape.softcap = j->node->softcap;
+    shape.halves = fd_cache_is_half(k, false);
     return fd_launch_attn_scores(&j->pass->ctx, &shape, j->in[0], j->in[1], j->node->scale, j->out, err);
 }
 
@@ -81,7 +82,9 @@ fd_code fd_launch_op_attn_softmax(const fd_node_job *j, fd_error *err) {
 }
 
 fd_code fd_launch_op_attn_mix(const fd_node_job *j, fd_error *err) {
-    fd_attention shape = attention_shape(j, j->node->shape[0], fd_job_input(j, 1)->shape[0], j->node->shape[1]);
+    const fd_node *v = fd_job_input(j, 1);
+    fd_attention shape = attention_shape(j, j->node->shape[0], v->shape[0], j->node->shape[1]);
+    shape.halves = fd_cache_is_half(v, false);
     return fd_launch_attn_mix(&j->pass->ctx, &shape, j->in[0], j->in[1], j->out, err);
 }
 

@@ -260,6 +260,9 @@ fd_code fd_engine_new_many(const fd_graph *graph, const fd_engine_options *optio
     if (n_process > FD_MAX_RANKS || (options->peers && options->devices.n > 1))
         return fd_fail(err, FD_ERR_UNSUPPORTED, "%zu processes with %d GPUs each: at most %d, with one each", n_process,
                        options->devices.n, FD_MAX_RANKS);
+    if (!fast && graph->kv_type[0] && strcmp(graph->kv_type, "f32") != 0)
+        return fd_fail(err, FD_ERR_UNSUPPORTED, "several GPUs: caches of %s, expected f32; one GPU keeps f16",
+                       graph->kv_type);
     if (fast && !fd_devices_differ(options->devices.id, options->devices.n))
         return fd_fail(
             err, FD_ERR_UNSUPPORTED,

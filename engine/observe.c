@@ -199,16 +199,14 @@ fd_code fd_observe_node(fd_pass *pass, int32_t id, fd_error *err) {
     const fd_node *node = fd_pass_node(pass, id);
     fd_engine *e = pass->engine;
     const void *rows = fd_observed_tensor(pass, id);
-    if (node->op == FD_OP_KV_WRITE && !e->fast) {
-        rows = (const float *)rows + fd_node_row_stride(node, 0) * pass->pos0;
-    } else if (node->op == FD_OP_KV_WRITE) { /* as binary32 */
-        int64_t width = fd_node_row_stride(node, 0);
-        if (!fd_observe_wants(e, id)) return FD_OK;
-        FD_TRY(fd_launch_from_f16(&pass->ctx, (const uint16_t *)rows + width * pass->pos0, width * pass->n_tok,
-                                  e->fast->inner.data, err));
-        rows = e->fast->inner.data;
-    }
-    return fd_observe_rows(pass, id, rows, err);
+    if (node->op != FD_OP_KV_WRITE) return fd_observe_rows(pass, id, rows, err);
+    const int64_t width = fd_node_row_stride(node, 0), n = width * pass->n_tok;
+    if (!fd_cache_is_half(node, e->fast))
+        return fd_observe_rows(pass, id, (const float *)rows + width * pass->pos0, err);
+    if (!fd_observe_wants(e, id)) return FD_OK;
+    FD_TRY(fd_device_reserve(&e->sync.cached, (size_t)n * sizeof(float), "observed tensors", err));
+    FD_TRY(fd_launch_from_f16(&pass->ctx, (const uint16_t *)rows + width * pass->pos0, n, e->sync.cached.data, err));
+    return fd_observe_rows(pass, id, e->sync.cached.data, err);
 }
 
 fd_code fd_observe_flush(fd_engine *e, fd_error *err) {
@@ -224,5 +222,6 @@ void fd_observe_release(fd_engine *e) {
     fd_pinned_free(&e->sync.pinned);
     fd_device_free(&e->sync.results);
     fd_device_free(&e->sync.scratch);
+    fd_device_free(&e->sync.cached);
     free(e->sync.pending);
 }

@@ -17,6 +17,7 @@ struct fd_pass;
 typedef struct fd_sync_observe {
     fd_block pinned;
     fd_block results, scratch; /* device: what is reduced of one tensor, and what that takes */
+    fd_block cached;           /* device: rows of a cache in binary16, as binary32 */
     size_t used;
     fd_observation *pending; /* owned, [n_node] */
     int32_t n_pending;

@@ -21,13 +21,18 @@ static size_t table_bytes(const fd_node *rope, int32_t n_ctx) {
     return fd_align(sizeof(float) * (size_t)n_ctx * (size_t)(rope->rope.n_rot / 2));
 }
 
-size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool fast) {
-    size_t element = fast ? sizeof(uint16_t) : sizeof(float);
+bool fd_cache_is_half(const fd_node *kv_write, bool fast) {
+    return fast || kv_write->kv_type == FD_F16;
+}
+
+size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool halves) {
+    size_t element = halves ? sizeof(uint16_t) : sizeof(float);
     return fd_align(element * (size_t)n_ctx * (size_t)fd_node_row_stride(kv_write, 0));
 }
 
 size_t fd_kept_bytes(const fd_graph *graph, const fd_node *node, int32_t n_ctx, bool fast) {
-    return node->op == FD_OP_KV_WRITE ? fd_cache_bytes(node, n_ctx, fast) : fd_recurrent_bytes(graph, node);
+    return node->op == FD_OP_KV_WRITE ? fd_cache_bytes(node, n_ctx, fd_cache_is_half(node, fast))
+                                      : fd_recurrent_bytes(graph, node);
 }
 
 size_t fd_attention_scratch_bytes(const fd_graph *graph, int32_t n_ctx) {

@@ -24,8 +24,8 @@ typedef struct fd_rope_tables {
 /* What lives as long as the engine, beside the weights. */
 typedef struct fd_engine_state {
     fd_block fixed; /* caches, rope tables, inputs, attention scratch, sampling */
-    float **cache; /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …], fast: binary16 in truth; states
-                       of recurrent layers: [n_seq] of fd_recurrent_bytes */
+    float **cache; /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …], uint16_t in truth where
+                       fd_cache_is_half; states of recurrent layers: [n_seq] of fd_recurrent_bytes */
     size_t cache_bytes; /* they lie together at the start of fixed */
     fd_rope_tables *ropes;
     int32_t n_rope;
@@ -42,7 +42,9 @@ typedef struct fd_state_layout {
 } fd_state_layout;
 fd_state_layout fd_state_lay_out(const fd_graph *graph, int32_t n_ctx, int32_t n_seq, bool fast);
 
-size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool fast); /* of one sequence; fast: binary16 */
+/* Whether a KV_WRITE's cache is in binary16: in fast numerics, or where it has that type of its own. */
+bool fd_cache_is_half(const fd_node *kv_write, bool fast);
+size_t fd_cache_bytes(const fd_node *kv_write, int32_t n_ctx, bool halves); /* of one sequence */
 /* What one sequence leaves for its next pass: a KV_WRITE's cache, a recurrent layer's state; of other nodes 0. */
 size_t fd_kept_bytes(const fd_graph *graph, const fd_node *node, int32_t n_ctx, bool fast);
 /* The widest attention there is, of one sequence: one scratch serves all layers in turn. */

@@ -103,10 +103,15 @@ __device__ __forceinline__ float4 fd_load_now(const float4 *from) {
 
 /* ---- cp.async: copies to shared memory for which the thread does not wait ---- */
 
-/* 16 or 4 bytes; zeros instead when `valid` is false. `from` must be readable only when valid. */
+/* 16, 8 or 4 bytes; zeros instead when `valid` is false. `from` must be readable only when valid. */
 __device__ __forceinline__ void fd_cp_async16(void *to_shared, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(fd_shared_address(to_shared)),
                  "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void fd_cp_async8(void *to_shared, const void *from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(fd_shared_address(to_shared)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid ? 8 : 0)
                  : "memory");
 }
 __device__ __forceinline__ void fd_cp_async4(void *to_shared, const void *from, bool valid) {

@@ -31,15 +31,8 @@ static fd_code parse_kv_type(const char *text, size_t size, uint32_t *out, fd_er
     *out = (uint32_t)dtype;
     if (fd_can_quantize(*out)) return FD_OK;
     return fd_fail(err, FD_ERR_UNSUPPORTED,
-                   "cache type %s: expected f32, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, bf16, or of a dump f16",
+                   "cache type %s: expected f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl",
                    fd_dtype_get(*out)->name);
-}
-
-/* A cache in binary16 is a class's own. */
-static fd_code check_own_type(uint32_t type, fd_error *err) {
-    if (type != FD_F16) return FD_OK;
-    return fd_fail(err, FD_ERR_UNSUPPORTED, "cache type %s: expected f32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl",
-                   fd_dtype_get(type)->name);
 }
 
 fd_code fd_kv_types_parse(const char *text, uint32_t *k, uint32_t *v, fd_error *err) {
@@ -53,8 +46,6 @@ fd_code fd_graph_set_kv_types(fd_graph *graph, const char *text, fd_error *err) 
     uint32_t k, v;
     int32_t n_cache = 0;
     FD_TRY(fd_kv_types_parse(text, &k, &v, err));
-    FD_TRY(check_own_type(k, err));
-    FD_TRY(check_own_type(v, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_op op = graph->nodes[i].op;
         if (op != FD_OP_ATTN_SCORES && op != FD_OP_ATTN_MIX) continue;
@@ -82,13 +73,25 @@ bool fd_graph_scales_query(const fd_graph *graph) {
     return false;
 }
 
+/* Kernels that read K and V, or write both, take them in one type; a fault's op reads binary32. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
-        if (node->kv_type != FD_F32)
+        if (node->kv_type != FD_F32 && node->kv_type != FD_F16)
             return fd_fail(err, FD_ERR_UNSUPPORTED,
                            "node %s: the GPU engine keeps no cache of type %s; --backend cpu does", node->name,
                            fd_dtype_get(node->kv_type)->name);
+        if (node->kv_type == FD_F16 && strchr(graph->kv_type, '/'))
+            return fd_fail(err, FD_ERR_UNSUPPORTED,
+                           "node %s: the GPU engine keeps K and V in one type, not in %s; --backend cpu does",
+                           node->name, graph->kv_type);
+        const bool reads = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+        if (node->override && (reads ? graph->nodes[node->input[1]].kv_type : node->kv_type) == FD_F16)
+            return fd_fail(
+                err, FD_ERR_UNSUPPORTED,
+                "node %s: a fault replaces its op, and the GPU engine's cache is in binary16; --backend cpu, or "
+                "a cache of f32, takes it",
+                node->name);
     }
     return FD_OK;
 }

@@ -193,7 +193,7 @@ double fd_graph_n_parameter(const fd_graph *graph);
 void fd_graph_set_context(fd_graph *graph, int32_t n_ctx);
 
 /* Rows of K and V are rounded to a type as they are written, as engines with such a cache read them back: "q8_0", q4_0,
- * q4_1, q5_0, q5_1, "f32" as they are; "q8_0/q4_0": of K and of V. Caches of other layers' states stay as they are.
+ * q4_1, q5_0, q5_1, iq4_nl, f16, bf16, "f32" as they are; "q8_0/q4_0": of K and of V. Caches of other layers' states stay as they are.
  * FD_ERR_INPUT for an unknown name, where a head is no whole number of blocks, or nothing attends; FD_ERR_UNSUPPORTED
  * for another type. */
 fd_code fd_graph_set_kv_types(fd_graph *graph, const char *types, fd_error *err);
@@ -203,7 +203,7 @@ fd_code fd_kv_types_parse(const char *types, uint32_t *k, uint32_t *v, fd_error 
  * (its graphs of Gemma, Phi 2 and Phi 3); elsewhere the product is scaled. */
 bool fd_graph_scales_query(const fd_graph *graph);
 
-/* FD_ERR_UNSUPPORTED for a graph with a node that no GPU kernel computes, named. */
+/* FD_ERR_UNSUPPORTED for a graph with a node that no GPU kernel computes, or with caches in a type that none keeps, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
 
 /* Checks the invariants executors rely on: inputs come earlier, shapes follow the op's rule, weights fit. */

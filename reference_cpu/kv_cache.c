@@ -7,11 +7,12 @@
 
 #include <string.h>
 
-/* A value that is not finite leaves its row as it is. */
+/* Blocks have no room for a value that is not finite: it leaves its row as it is. */
 static void round_row(uint32_t type, real *row, int64_t n) {
     enum { PIECE = 256 };
+    const bool has_blocks = fd_dtype_get(type)->block_elements > 1;
     float x[PIECE];
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && has_blocks; i++)
         if (!isfinite((float)row[i])) return;
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t count = n - at < PIECE ? n - at : PIECE;

@@ -12,9 +12,9 @@ enum { POSITIONS = 64, QUERIES = 16, MIX_WIDTH = 64, MIX_ROWS = 16, MIX_ROWS_PER
 enum { SOFTMAX_LEAST_WARPS = 8 }; /* a multiprocessor; with fewer, several warps share a row */
 
 /* Block: 64 positions × 16 query rows (a token and one of the heads that share a K/V head); eight lanes a position. */
-template <int GROUPS>
+template <int GROUPS, class Element>
 __global__ void __launch_bounds__(256)
-    attn_scores(const fd_attention a, const float *q, const float *cache_k, float scale, float *scores) {
+    attn_scores(const fd_attention a, const float *q, const Element *cache_k, float scale, float *scores) {
     __shared__ __align__(16) float query[QUERIES][GROUPS * 64];
     fd_pdl_launch_dependents();
     fd_pdl_wait();
@@ -34,8 +34,10 @@ __global__ void __launch_bounds__(256)
     for (int pass = 0; pass < POSITIONS / 32; pass++) {
         const int position = (int)blockIdx.x * POSITIONS + pass * 32 + (int)threadIdx.x / 8;
         const int read = position < a.n_kv ? position : a.n_kv - 1;
+        fd_key_share<GROUPS, Element> share;
+        share.load(cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane);
         float key[GROUPS * 8];
-        fd_load_key<GROUPS>(cache_k + ((int64_t)read * a.n_head_kv + kv_head) * a.head_dim, a.head_dim, lane, key);
+        share.spread(key);
         for (int i = 0; i < QUERIES && first + i < n_query; i++) {
             const int64_t token = (first + i) / sharing, head = kv_head * sharing + (first + i) % sharing;
             /* The same for the whole block: nothing past the row's own position need be computed. */
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(256)
 }
 
 fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *shape, const float *q,
-                              const float *cache_k, float scale, float *scores, fd_error *err) {
+                              const void *cache_k, float scale, float *scores, fd_error *err) {
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
     if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_kv < 1 || n_query > 65535 * QUERIES)
         return fd_fail(err, FD_ERR_INPUT, "kernel attn_scores: %d heads over %d, %d rows, %d positions", shape->n_head,
@@ -63,16 +65,18 @@ fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *
     if (n_query >= SCORES_LEAST_ROWS && scores_tile_takes(shape)) {
         const dim3 tiles(fd_blocks(shape->n_kv, SCORES_TILE), (unsigned)shape->n_head_kv,
                          fd_blocks(n_query, SCORES_TILE));
-        return fd_with_groups(shape->head_dim, err, [&](auto groups) {
+        return fd_with_cached_groups(shape, err, [&](auto groups, auto element) {
             constexpr int n = decltype(groups)::value;
-            return fd_launch(ctx, "attn_scores_tile", attn_scores_tile<n>, tiles, 256, scores_tile_bytes<n>, err,
-                             *shape, q, cache_k, scale, scores);
+            using Element = typename decltype(element)::type;
+            return fd_launch(ctx, "attn_scores_tile", attn_scores_tile<n, Element>, tiles, 256, scores_tile_bytes<n>,
+                             err, *shape, q, (const Element *)cache_k, scale, scores);
         });
     }
     const dim3 grid(fd_blocks(shape->n_kv, POSITIONS), (unsigned)shape->n_head_kv, fd_blocks(n_query, QUERIES));
-    return fd_with_groups(shape->head_dim, err, [&](auto groups) {
-        return fd_launch(ctx, "attn_scores", attn_scores<decltype(groups)::value>, grid, 256, 0, err, *shape, q,
-                         cache_k, scale, scores);
+    return fd_with_cached_groups(shape, err, [&](auto groups, auto element) {
+        using Element = typename decltype(element)::type;
+        return fd_launch(ctx, "attn_scores", attn_scores<decltype(groups)::value, Element>, grid, 256, 0, err, *shape,
+                         q, (const Element *)cache_k, scale, scores);
     });
 }
 
@@ -182,8 +186,9 @@ fd_code fd_launch_attn_softmax(const fd_launch_context *ctx, const fd_attention 
 
 /* Block: 64 elements of a head × 16 rows; a thread one element of four rows. Blocks of 64 positions from position 0:
  * within one acc = fma(p, v, acc) from +0, then total = total + acc. */
+template <class Element>
 __global__ void __launch_bounds__(256)
-    attn_mix(const fd_attention a, const float *weights, const float *cache_v, float *out) {
+    attn_mix(const fd_attention a, const float *weights, const Element *cache_v, float *out) {
     __shared__ __align__(16) float p[MIX_ROWS][FD_ATTENTION_BLOCK];
     fd_pdl_launch_dependents();
     fd_pdl_wait();
@@ -192,7 +197,7 @@ __global__ void __launch_bounds__(256)
     const int rows = a.n_tok - row0 < MIX_ROWS ? a.n_tok - row0 : MIX_ROWS, pos0 = *a.pos0;
     const int kv_head = head / (a.n_head / a.n_head_kv);
     const int64_t v_stride = (int64_t)a.n_head_kv * a.head_dim;
-    const float *v = cache_v + (int64_t)kv_head * a.head_dim + d;
+    const Element *v = cache_v + (int64_t)kv_head * a.head_dim + d;
     float total[MIX_ROWS_PER_THREAD] = {};
 
     for (int block = 0; block < pos0 + row0 + rows; block += FD_ATTENTION_BLOCK) {
@@ -213,7 +218,7 @@ __global__ void __launch_bounds__(256)
                 for (int t = 0; t < FD_ATTENTION_BLOCK; t += 4) {
                     float value[4];
 #pragma unroll
-                    for (int i = 0; i < 4; i++) value[i] = v[(block + t + i) * v_stride];
+                    for (int i = 0; i < 4; i++) value[i] = fd_from_cached(v[(block + t + i) * v_stride]);
 #pragma unroll
                     for (int r = 0; r < MIX_ROWS_PER_THREAD; r++) {
                         const float4 w = *(const float4 *)&p[own_row0 + r][t];
@@ -226,7 +231,7 @@ __global__ void __launch_bounds__(256)
             } else {
                 const int most = seen + MIX_ROWS_PER_THREAD - 1;
                 for (int t = 0; t < FD_ATTENTION_BLOCK && t < most && block + t < a.n_kv; t++) {
-                    const float value = v[(block + t) * v_stride];
+                    const float value = fd_from_cached(v[(block + t) * v_stride]);
 #pragma unroll
                     for (int r = 0; r < MIX_ROWS_PER_THREAD; r++)
                         if (t < seen + r) acc[r] = fmaf(p[own_row0 + r][t], value, acc[r]);
@@ -244,28 +249,37 @@ __global__ void __launch_bounds__(256)
         if (own_row0 + r < rows) out[((int64_t)(row0 + own_row0 + r) * a.n_head + head) * a.head_dim + d] = total[r];
 }
 
-template <int LANES>
+template <int LANES, class Element>
 static fd_code launch_mix_tile(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
-                               const float *cache_v, float *out, fd_error *err) {
+                               const Element *cache_v, float *out, fd_error *err) {
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
     const unsigned blocks = fd_blocks(n_query, MIX_TILE) * (unsigned)shape->n_head_kv;
     /* Where all blocks run at once, two a multiprocessor, one that sees much goes with one that sees little. */
     const int turn = (int)blocks <= 2 * ctx->n_sm ? ctx->n_sm : (int)blocks;
     const dim3 grid(blocks, fd_blocks(shape->head_dim, mix_tile<LANES>::width));
-    return fd_launch(ctx, "attn_mix_tile", attn_mix_tile<LANES>, grid, 256, mix_tile<LANES>::bytes, err, *shape,
-                     weights, cache_v, turn, out);
+    return fd_launch(ctx, "attn_mix_tile", attn_mix_tile<LANES, Element>, grid, 256, mix_tile<LANES>::bytes, err,
+                     *shape, weights, cache_v, turn, out);
 }
 
-fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
-                           const float *cache_v, float *out, fd_error *err) {
-    if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_tok > 65535 * MIX_ROWS ||
-        shape->head_dim < 1)
-        return fd_fail(err, FD_ERR_INPUT, "kernel attn_mix: %d heads over %d, %d rows", shape->n_head, shape->n_head_kv,
-                       shape->n_tok);
+template <class Element>
+static fd_code launch_mix(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
+                          const Element *cache_v, float *out, fd_error *err) {
     const int64_t n_query = (int64_t)shape->n_tok * (shape->n_head / shape->n_head_kv);
     if (n_query >= MIX_LEAST_ROWS && shape->head_dim % 4 == 0 && n_query <= INT32_MAX - MIX_TILE)
         return shape->head_dim <= mix_tile<16>::width ? launch_mix_tile<16>(ctx, shape, weights, cache_v, out, err)
                                                       : launch_mix_tile<32>(ctx, shape, weights, cache_v, out, err);
     const dim3 grid(fd_blocks(shape->head_dim, MIX_WIDTH), (unsigned)shape->n_head, fd_blocks(shape->n_tok, MIX_ROWS));
-    return fd_launch(ctx, "attn_mix", attn_mix, grid, 256, 0, err, *shape, weights, cache_v, out);
+    return fd_launch(ctx, "attn_mix", attn_mix<Element>, grid, 256, 0, err, *shape, weights, cache_v, out);
+}
+
+fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
+                           const void *cache_v, float *out, fd_error *err) {
+    if (shape->n_head % shape->n_head_kv != 0 || shape->n_tok < 1 || shape->n_tok > 65535 * MIX_ROWS ||
+        shape->head_dim < 1)
+        return fd_fail(err, FD_ERR_INPUT, "kernel attn_mix: %d heads over %d, %d rows", shape->n_head, shape->n_head_kv,
+                       shape->n_tok);
+    return fd_with_cached(shape->halves, [&](auto element) {
+        using Element = typename decltype(element)::type;
+        return launch_mix(ctx, shape, weights, (const Element *)cache_v, out, err);
+    });
 }

@@ -29,12 +29,13 @@ typedef struct fd_attention {
     int32_t window;            /* scores: a row sees so many positions, its own among them; 0: all before it */
     float softcap;             /* scores: after the scale, cap·tanh(s / cap); 0: none */
     bool causal_only;          /* scores, softmax: elements past a row's own position need not be written */
+    bool halves;               /* scores, mix: the cache is of uint16_t: binary16; else of float */
     const float *sinks;        /* softmax: device, [n_head], one more score a head that no position has; NULL: none */
 } fd_attention;
 
 /* scores [n_tok, n_head, n_kv] = (q·k)·scale; q [n_tok, n_head, head_dim]; cache_k [≥ n_kv, n_head_kv, head_dim]. */
 fd_code fd_launch_attn_scores(const fd_launch_context *ctx, const fd_attention *shape, const float *q,
-                              const float *cache_k, float scale, float *scores, fd_error *err);
+                              const void *cache_k, float scale, float *scores, fd_error *err);
 
 /* weights = softmax(scores), both [n_tok, n_head, n_kv]; uses n_head, n_tok, n_kv, pos0, sinks. Not in place. */
 fd_code fd_launch_attn_softmax(const fd_launch_context *ctx, const fd_attention *shape, const float *scores,
@@ -42,7 +43,7 @@ fd_code fd_launch_attn_softmax(const fd_launch_context *ctx, const fd_attention 
 
 /* out [n_tok, n_head, head_dim] = Σ weights·v; cache_v [≥ n_kv, n_head_kv, head_dim]. */
 fd_code fd_launch_attn_mix(const fd_launch_context *ctx, const fd_attention *shape, const float *weights,
-                           const float *cache_v, float *out, fd_error *err);
+                           const void *cache_v, float *out, fd_error *err);
 
 /* One position, from q, k, v before RoPE to the mixed values: RoPE of q and k, both cache writes, scores, softmax, mix;
  * in one kernel for a short context (single block), in four for a long one (split-KV). Their grids do not depend on the
@@ -53,17 +54,18 @@ typedef struct fd_attn_decode {
     bool short_context; /* every *pos < FD_ATTENTION_SHORT_CONTEXT, now and whenever this launch is replayed */
     int32_t n_head, n_head_kv, head_dim, n_ctx;
     fd_rope_shape q_rope, k_rope;
-    const float *q;           /* [n_head, head_dim] */
-    const float *k, *v;       /* [n_head_kv, head_dim] */
-    float *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim]; row *pos is written */
-    const int32_t *pos;       /* device; < n_ctx */
+    const float *q;          /* [n_head, head_dim] */
+    const float *k, *v;      /* [n_head_kv, head_dim] */
+    void *cache_k, *cache_v; /* [n_ctx, n_head_kv, head_dim]; row *pos is written */
+    bool halves;             /* they are of uint16_t: binary16; else of float */
+    const int32_t *pos;      /* device; < n_ctx */
     float scale;
     float *scratch; /* device, fd_attn_decode_scratch bytes, zero before the first launch; one launch at a time */
     float *out;     /* [n_head, head_dim] */
     fd_send send;   /* of one row: out goes to the ranks' pages instead of there */
     int32_t n_seq;  /* rows of q, k, v, pos and out; 0 counts as 1 */
     const int32_t *sequences; /* device, [n_seq]: the sequence of each row, all different; NULL: sequence 0 */
-    int64_t cache_stride;     /* floats from one sequence's cache to the next one's */
+    int64_t cache_stride;     /* elements from one sequence's cache to the next one's */
     int64_t scratch_stride;   /* floats from one row's scratch to the next one's */
     /* The nodes inside, for an observer of one sequence's step; each NULL: not stored. */
     float *q_out;                    /* [n_head, head_dim]: q after RoPE */

@@ -3,6 +3,7 @@
 #ifndef FD_KERNELS_ATTENTION_DECODE_CUH
 #define FD_KERNELS_ATTENTION_DECODE_CUH
 
+#include "kernels/attention/cached.cuh"
 #include "kernels/attention/dot.cuh"
 #include "kernels/attention/scratch.cuh"
 #include "kernels/elementwise/rope.cuh"
@@ -18,14 +19,14 @@ __device__ __forceinline__ fd_attn_decode row_of(const fd_attn_decode &all) {
     fd_attn_decode a = all;
     if (!all.sequences) return a;
     const int64_t row = blockIdx.z, width_q = (int64_t)a.n_head * a.head_dim, width = (int64_t)a.n_head_kv * a.head_dim;
-    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row);
+    const int64_t cache = all.cache_stride * __ldcg(all.sequences + row) * (all.halves ? 2 : 4);
     a.q += row * width_q;
     a.k += row * width;
     a.v += row * width;
     a.out += row * width_q;
     a.pos += row;
-    a.cache_k += cache;
-    a.cache_v += cache;
+    a.cache_k = (char *)a.cache_k + cache;
+    a.cache_v = (char *)a.cache_v + cache;
     a.scratch += row * all.scratch_stride;
     return a;
 }

@@ -8,6 +8,7 @@
 #define FD_KERNELS_ATTENTION_MIX_TILE_CUH
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/cached.cuh"
 #include "kernels/device.cuh"
 
 enum { MIX_TILE = 64, MIX_LEAST_ROWS = 32, MIX_BLOCK = FD_ATTENTION_BLOCK };
@@ -28,8 +29,8 @@ struct mix_rows {
 };
 
 /* A thread's rows take part where they see the position: all of them before the first row's own. */
-template <int LANES, bool WHOLE>
-__device__ __forceinline__ void mix_block(const float *p, const float *v, const int *own_seen, int block,
+template <int LANES, bool WHOLE, class Element>
+__device__ __forceinline__ void mix_block(const float *p, const Element *v, const int *own_seen, int block,
                                           float (&total)[mix_tile<LANES>::rows][4]) {
     constexpr int rows = mix_tile<LANES>::rows;
     float acc[rows][4] = {};
@@ -40,7 +41,7 @@ __device__ __forceinline__ void mix_block(const float *p, const float *v, const 
     for (int t = 0; t < MIX_BLOCK; t += 4) {
         float4 value[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) value[i] = *(const float4 *)(v + (t + i) * mix_tile<LANES>::width);
+        for (int i = 0; i < 4; i++) value[i] = fd_shared_cached4(v + (t + i) * mix_tile<LANES>::width);
 #pragma unroll
         for (int r = 0; r < rows; r++) {
             const float4 quad = *(const float4 *)(p + r * MIX_BLOCK + t);
@@ -62,10 +63,18 @@ __device__ __forceinline__ void mix_block(const float *p, const float *v, const 
         for (int d = 0; d < 4; d++) total[r][d] = total[r][d] + acc[r][d];
 }
 
+/* Four elements of the cache; zeros where they are not valid. */
+__device__ __forceinline__ void request_quad(float *to, const float *from, bool valid) {
+    fd_cp_async16(to, from, valid);
+}
+__device__ __forceinline__ void request_quad(uint16_t *to, const uint16_t *from, bool valid) {
+    fd_cp_async8(to, from, valid);
+}
+
 /* Requests the weights and values of the positions from `block` on; zeros past the last row and position. */
-template <int LANES>
+template <int LANES, class Element>
 __device__ __forceinline__ void mix_request(const fd_attention &a, const mix_rows &rows, const float *weights,
-                                            const float *values, int block, float *stage) {
+                                            const Element *values, int block, float *stage) {
     const int own = block + (int)threadIdx.x % MIX_BLOCK;
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < MIX_TILE * MIX_BLOCK; i += 256) {
@@ -78,15 +87,15 @@ __device__ __forceinline__ void mix_request(const fd_attention &a, const mix_row
     for (int i = (int)threadIdx.x; i < MIX_BLOCK * LANES; i += 256) {
         const int t = block + i / LANES;
         const bool valid = t < a.n_kv && d < a.head_dim;
-        fd_cp_async16(stage + mix_tile<LANES>::weights + i * 4,
-                      valid ? values + (int64_t)t * a.n_head_kv * a.head_dim + d : values, valid);
+        request_quad((Element *)(stage + mix_tile<LANES>::weights) + i * 4,
+                     valid ? values + (int64_t)t * a.n_head_kv * a.head_dim + d : values, valid);
     }
 }
 
 /* Grid: tiles of rows and K/V heads, those that see most first, but from number `turn` on last; slices of a head. */
-template <int LANES>
+template <int LANES, class Element>
 __global__ void __launch_bounds__(256, 2)
-    attn_mix_tile(const fd_attention a, const float *weights, const float *cache_v, int turn, float *out) {
+    attn_mix_tile(const fd_attention a, const float *weights, const Element *cache_v, int turn, float *out) {
     using tile = mix_tile<LANES>;
     __shared__ mix_rows rows;
     float *stages = fd_shared_floats();
@@ -107,7 +116,7 @@ __global__ void __launch_bounds__(256, 2)
     __syncthreads();
     const int all_see = rows.seen[0], n = pos0 + (min(first + MIX_TILE, n_query) - 1) / sharing + 1;
     const int own_row = (int)threadIdx.x / LANES * tile::rows, lane = (int)threadIdx.x % LANES;
-    const float *values = cache_v + (int64_t)kv_head * a.head_dim;
+    const Element *values = cache_v + (int64_t)kv_head * a.head_dim;
     float total[tile::rows][4] = {};
 
     mix_request<LANES>(a, rows, weights, values, 0, stages);
@@ -119,7 +128,8 @@ __global__ void __launch_bounds__(256, 2)
         fd_cp_async_commit_group();
         fd_cp_async_wait_group(1);
         __syncthreads();
-        const float *p = now + own_row * MIX_BLOCK, *v = now + tile::weights + lane * 4;
+        const float *p = now + own_row * MIX_BLOCK;
+        const Element *v = (const Element *)(now + tile::weights) + lane * 4;
         if (block + MIX_BLOCK <= all_see)
             mix_block<LANES, true>(p, v, rows.seen + own_row, block, total);
         else

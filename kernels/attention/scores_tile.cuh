@@ -8,6 +8,7 @@
 #define FD_KERNELS_ATTENTION_SCORES_TILE_CUH
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/cached.cuh"
 #include "kernels/device.cuh"
 #include "numerics/contract.h"
 
@@ -66,9 +67,9 @@ __device__ __forceinline__ scores_dots scores_partials(const float *query, const
 }
 
 /* Thread 16y + x: rows 4y … 4y + 3, positions x, x + 16, x + 32, x + 48 of the tile. */
-template <int GROUPS>
+template <int GROUPS, class Element>
 __global__ void __launch_bounds__(256)
-    attn_scores_tile(const fd_attention a, const float *q, const float *cache_k, float scale, float *scores) {
+    attn_scores_tile(const fd_attention a, const float *q, const Element *cache_k, float scale, float *scores) {
     float *queries = fd_shared_floats(), *keys = queries + SCORES_TILE * scores_stride<GROUPS>;
     fd_pdl_launch_dependents();
     fd_pdl_wait();
@@ -88,9 +89,8 @@ __global__ void __launch_bounds__(256)
             *(float4 *)(queries + row * scores_stride<GROUPS> + k) =
                 k < a.head_dim ? __ldcg((const float4 *)(q + head * a.head_dim + k)) : zero;
             const float4 key_quad =
-                k < a.head_dim
-                    ? __ldcg((const float4 *)(cache_k + ((int64_t)position * a.n_head_kv + kv_head) * a.head_dim + k))
-                    : zero;
+                k < a.head_dim ? fd_load_cached4(cache_k + ((int64_t)position * a.n_head_kv + kv_head) * a.head_dim + k)
+                               : zero;
             *(float4 *)(keys + row * scores_stride<GROUPS> + k) =
                 make_float4(key_quad.y, key_quad.x, key_quad.w, key_quad.z);
         }

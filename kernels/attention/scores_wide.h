@@ -12,7 +12,7 @@ enum { FD_ATTENTION_WIDEST_HEAD = 1024 };
 
 /* As fd_launch_attn_scores, for head_dim ≤ FD_ATTENTION_WIDEST_HEAD. */
 fd_code fd_launch_attn_scores_wide(const fd_launch_context *ctx, const fd_attention *shape, const float *q,
-                                   const float *cache_k, float scale, float *scores, fd_error *err);
+                                   const void *cache_k, float scale, float *scores, fd_error *err);
 
 #ifdef __cplusplus
 }

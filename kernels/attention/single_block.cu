@@ -33,15 +33,17 @@ __device__ __forceinline__ void softmax_short(float *score, float *e, int n) {
 }
 
 /* Half a chunk of the cache's values of element d, those before position `end`. */
-__device__ __forceinline__ void load_values(const float *from, int64_t stride, int first, int end,
-                                            float (&value)[HALF]) {
+template <class Element>
+__device__ __forceinline__ void load_values(const Element *from, int64_t stride, int first, int end,
+                                            Element (&value)[HALF]) {
 #pragma unroll
-    for (int i = 0; i < HALF; i++) value[i] = first + i < end ? __ldcg(from + (first + i) * stride) : 0.0f;
+    for (int i = 0; i < HALF; i++) value[i] = first + i < end ? __ldcg(from + (first + i) * stride) : (Element)0;
 }
-__device__ __forceinline__ float mix_values(float acc, const float *p, int count, const float (&value)[HALF]) {
+template <class Element>
+__device__ __forceinline__ float mix_values(float acc, const float *p, int count, const Element (&value)[HALF]) {
 #pragma unroll
     for (int i = 0; i < HALF; i++)
-        if (i < count) acc = fmaf(p[i], value[i], acc);
+        if (i < count) acc = fmaf(p[i], fd_from_cached(value[i]), acc);
     return acc;
 }
 
@@ -54,27 +56,21 @@ __device__ __forceinline__ void key_from(const float *key, int head_dim, int lan
     }
 }
 
-/* A head's query and its K/V head's newest key, from shared memory to an observer's tensors. */
-__device__ __forceinline__ void store_rotated(const fd_attn_decode &a, int head, const float *query, const float *key) {
-    const int i = (int)threadIdx.x, sharing = a.n_head / a.n_head_kv;
-    if (i >= a.head_dim) return;
-    if (a.q_out) a.q_out[(int64_t)head * a.head_dim + i] = query[fd_query_at(i)];
-    if (a.k_out && head % sharing == 0) a.k_out[(int64_t)(head / sharing) * a.head_dim + i] = key[i];
-}
-
 /* What a thread computes: element d of q, k, v and out, and from chunk `part` on every at_once-th chunk of that
  * element's mix; as lane of eight, scores. */
-template <int GROUPS> struct thread_work {
+template <int GROUPS, class Element> struct thread_work {
     static constexpr int width = 64 * GROUPS, at_once = DECODE_THREADS / width; /* elements; chunks the block mixes */
     static constexpr int passes = 4 / GROUPS, pass_rows = DECODE_THREADS / 8;   /* of keys that registers hold */
     int pos, head, kv_head, lane, d, part;
     bool has_d;
     int64_t stride, of_head; /* elements from one cached row to the next; of the K/V head within a row */
+    Element *cache_k, *cache_v;
 
     __device__ __forceinline__ explicit thread_work(const fd_attn_decode &a)
         : pos(__ldcg(a.pos)), head((int)blockIdx.x), kv_head(head / (a.n_head / a.n_head_kv)),
           lane((int)threadIdx.x % 8), d((int)threadIdx.x % width), part((int)threadIdx.x / width),
-          has_d(d < a.head_dim), stride((int64_t)a.n_head_kv * a.head_dim), of_head((int64_t)kv_head * a.head_dim) {}
+          has_d(d < a.head_dim), stride((int64_t)a.n_head_kv * a.head_dim), of_head((int64_t)kv_head * a.head_dim),
+          cache_k((Element *)a.cache_k + of_head), cache_v((Element *)a.cache_v + of_head + d) {}
     /* The position that the thread scores in a pass. */
     static __device__ __forceinline__ int row(int pass) { return pass * pass_rows + (int)threadIdx.x / 8; }
 };
@@ -83,11 +79,11 @@ template <int GROUPS> struct block_shared {
     alignas(16) float query[64 * GROUPS], key[64 * GROUPS], score[SHORT], e[SHORT], sums[SHORT / CHUNK * 64 * GROUPS];
 };
 
-/* q and k after RoPE to shared memory; the newest rows to the caches, by the first of the heads that share them. The
- * first `width` threads rotate the query, the next ones, or the same, the newest key; angles are loaded before the
- * wait. Returns element d of v. Ends with a barrier. */
-template <int GROUPS>
-__device__ __forceinline__ float stage_rows(const fd_attn_decode &a, const thread_work<GROUPS> &w,
+/* q and k after RoPE to shared memory, and to an observer; the newest rows to the caches, by the first of the heads that
+ * share them. The first `width` threads rotate the query, the next ones, or the same, the newest key; angles are loaded
+ * before the wait. Returns element d of v as the cache keeps it. Ends with a barrier. */
+template <int GROUPS, class Element>
+__device__ __forceinline__ float stage_rows(const fd_attn_decode &a, const thread_work<GROUPS, Element> &w,
                                             block_shared<GROUPS> &b) {
     const bool rotates_q = w.part == 0, rotates_k = w.part == (w.at_once > 1 ? 1 : 0);
     const fd_rope_angle q_angle = fd_rope_angle_of(a.q_rope, w.d, a.head_dim, w.pos);
@@ -96,21 +92,27 @@ __device__ __forceinline__ float stage_rows(const fd_attn_decode &a, const threa
     const float2 none = make_float2(0.0f, 0.0f);
     const float2 q_pair = rotates_q ? fd_rope_load(q_angle, a.q + (int64_t)w.head * a.head_dim) : none;
     const float2 k_pair = rotates_k ? fd_rope_load(k_angle, a.k + w.of_head) : none;
-    const float v_new = w.has_d ? __ldcg(a.v + w.of_head + w.d) : 0.0f;
-    if (rotates_q) b.query[fd_query_at(w.d)] = fd_rope_rotate(q_angle, q_pair);
-    if (rotates_k) b.key[w.d] = fd_rope_rotate(k_angle, k_pair);
+    const Element value = fd_to_cached<Element>(w.has_d ? __ldcg(a.v + w.of_head + w.d) : 0.0f);
+    if (rotates_q) {
+        const float query = fd_rope_rotate(q_angle, q_pair);
+        b.query[fd_query_at(w.d)] = query;
+        if (a.q_out && w.has_d) a.q_out[(int64_t)w.head * a.head_dim + w.d] = query;
+    }
+    const float key = fd_rope_rotate(k_angle, k_pair);
+    if (rotates_k) b.key[w.d] = fd_as_cached<Element>(key);
     if (w.head % (a.n_head / a.n_head_kv) == 0 && w.has_d) {
-        if (w.part == 0) a.cache_v[w.pos * w.stride + w.of_head + w.d] = v_new;
-        if (rotates_k) a.cache_k[w.pos * w.stride + w.of_head + w.d] = fd_rope_rotate(k_angle, k_pair);
+        if (w.part == 0) w.cache_v[w.pos * w.stride] = value;
+        if (rotates_k) w.cache_k[w.pos * w.stride + w.d] = fd_to_cached<Element>(key);
+        if (rotates_k && a.k_out) a.k_out[w.of_head + w.d] = key;
     }
     __syncthreads();
-    return v_new;
+    return fd_from_cached(value);
 }
 
 /* Scores of all positions: those whose keys are held, then the others. */
-template <int GROUPS, int PASSES>
-__device__ __forceinline__ void score_all(const fd_attn_decode &a, const thread_work<GROUPS> &w,
-                                          block_shared<GROUPS> &b, float (&key)[PASSES][GROUPS * 8]) {
+template <int GROUPS, int PASSES, class Element>
+__device__ __forceinline__ void score_all(const fd_attn_decode &a, const thread_work<GROUPS, Element> &w,
+                                          block_shared<GROUPS> &b, fd_key_share<GROUPS, Element> (&held)[PASSES]) {
     const int n = w.pos + 1;
     const auto put_score = [&](int t, const float(&k)[GROUPS * 8]) {
         const float s = fd_query_dot<GROUPS>(b.query, k, a.head_dim, w.lane) * a.scale;
@@ -121,31 +123,34 @@ __device__ __forceinline__ void score_all(const fd_attn_decode &a, const thread_
     for (int pass = 0; pass < PASSES; pass++) {
         const int t = w.row(pass);
         if (pass * w.pass_rows >= n) break;
-        if (t >= w.pos) key_from<GROUPS>(b.key, a.head_dim, w.lane, key[pass]);
-        put_score(t, key[pass]);
+        float key[GROUPS * 8];
+        held[pass].spread(key);
+        if (t >= w.pos) key_from<GROUPS>(b.key, a.head_dim, w.lane, key);
+        put_score(t, key);
     }
 #pragma unroll 1
     for (int base = PASSES * w.pass_rows; base < n; base += w.pass_rows) {
         const int t = base + (int)threadIdx.x / 8;
-        if (t < w.pos)
-            fd_load_key<GROUPS>(a.cache_k + w.of_head + t * w.stride, a.head_dim, w.lane, key[0]);
-        else
-            key_from<GROUPS>(b.key, a.head_dim, w.lane, key[0]);
-        put_score(t, key[0]);
+        float key[GROUPS * 8];
+        if (t < w.pos) {
+            held[0].load(w.cache_k + t * w.stride, a.head_dim, w.lane);
+            held[0].spread(key);
+        } else {
+            key_from<GROUPS>(b.key, a.head_dim, w.lane, key);
+        }
+        put_score(t, key);
     }
 }
 
 /* Σ p·v of each chunk to b.sums; `value` and `second` hold the two halves of the thread's first chunk. */
-template <int GROUPS>
-__device__ __forceinline__ void mix_chunks(const fd_attn_decode &a, const thread_work<GROUPS> &w,
-                                           block_shared<GROUPS> &b, float v_new, float (&value)[HALF],
-                                           float (&second)[HALF]) {
-    const float *cache_v = a.cache_v + w.of_head + w.d;
+template <int GROUPS, class Element>
+__device__ __forceinline__ void mix_chunks(const thread_work<GROUPS, Element> &w, block_shared<GROUPS> &b, float v_new,
+                                           Element (&value)[HALF], Element (&second)[HALF]) {
     for (int chunk = w.part; chunk < chunks_of(w.pos + 1); chunk += w.at_once) {
         const int first = chunk * CHUNK, cached = w.pos - first < CHUNK ? w.pos - first : CHUNK;
         if (chunk != w.part) {
-            load_values(cache_v, w.stride, first, w.has_d ? w.pos : 0, value);
-            load_values(cache_v, w.stride, first + HALF, w.has_d ? w.pos : 0, second);
+            load_values(w.cache_v, w.stride, first, w.has_d ? w.pos : 0, value);
+            load_values(w.cache_v, w.stride, first + HALF, w.has_d ? w.pos : 0, second);
         }
         float acc = mix_values(0.0f, b.score + first, cached, value);
         acc = mix_values(acc, b.score + first + HALF, cached - HALF, second);
@@ -165,29 +170,27 @@ __device__ __forceinline__ void mix_chunks(const fd_attn_decode &a, const thread
  *   cached V ── value, second: half a chunk each ─────── mix_chunks: sums of each chunk of 64 positions (shared)
  *   v ── the newest value ──────────────────────────────┘     │
  *                                                        sums added in order of positions ── out */
-template <int GROUPS>
+template <int GROUPS, class Element>
 __global__ void __launch_bounds__(DECODE_THREADS, 2)
     attention_single_block(const __grid_constant__ fd_attn_decode all) {
     __shared__ block_shared<GROUPS> b;
     fd_pdl_launch_dependents();
     const fd_attn_decode a = row_of(all);
-    const thread_work<GROUPS> w(a);
+    const thread_work<GROUPS, Element> w(a);
     fd_send_begin(all.send);
-    const float *cache_v = a.cache_v + w.of_head + w.d;
-    float key[w.passes][GROUPS * 8], value[HALF], second[HALF];
+    fd_key_share<GROUPS, Element> key[w.passes];
+    Element value[HALF], second[HALF];
 #pragma unroll
     for (int pass = 0; pass < w.passes; pass++)
-        if (w.row(pass) < w.pos)
-            fd_load_key<GROUPS>(a.cache_k + w.of_head + w.row(pass) * w.stride, a.head_dim, w.lane, key[pass]);
-    load_values(cache_v, w.stride, w.part * CHUNK, w.has_d ? w.pos : 0, value);
-    const float v_new = stage_rows<GROUPS>(a, w, b);
-    store_rotated(a, w.head, b.query, b.key);
+        if (w.row(pass) < w.pos) key[pass].load(w.cache_k + w.row(pass) * w.stride, a.head_dim, w.lane);
+    load_values(w.cache_v, w.stride, w.part * CHUNK, w.has_d ? w.pos : 0, value);
+    const float v_new = stage_rows(a, w, b);
     score_all<GROUPS>(a, w, b, key);
-    load_values(cache_v, w.stride, w.part * CHUNK + HALF, w.has_d ? w.pos : 0, second);
+    load_values(w.cache_v, w.stride, w.part * CHUNK + HALF, w.has_d ? w.pos : 0, second);
     softmax_short(b.score, b.e, w.pos + 1);
     if (a.weights_out && (int)threadIdx.x <= w.pos)
         a.weights_out[(int64_t)w.head * a.n_ctx + threadIdx.x] = b.score[threadIdx.x];
-    mix_chunks<GROUPS>(a, w, b, v_new, value, second);
+    mix_chunks(w, b, v_new, value, second);
     if ((int)threadIdx.x < a.head_dim) {
         float total = 0.0f;
         for (int chunk = 0; chunk < chunks_of(w.pos + 1); chunk++)
@@ -209,8 +212,8 @@ static size_t shared_to_ask(const fd_launch_context *ctx, const fd_attn_decode *
 fd_code fd_launch_attn_single_block(const fd_launch_context *ctx, const fd_attn_decode *in, fd_error *err) {
     const unsigned rows = in->n_seq > 1 ? (unsigned)in->n_seq : 1;
     const size_t shared = shared_to_ask(ctx, in, rows);
-    return fd_with_groups(in->head_dim, err, [&](auto groups) {
-        auto kernel = attention_single_block<decltype(groups)::value>;
+    return fd_with_cached_groups(in, err, [&](auto groups, auto element) {
+        auto kernel = attention_single_block<decltype(groups)::value, typename decltype(element)::type>;
         return fd_launch(ctx, "attention_single_block", kernel, dim3((unsigned)in->n_head, 1, rows), DECODE_THREADS,
                          shared, err, *in);
     });

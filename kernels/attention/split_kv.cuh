@@ -16,10 +16,23 @@
 enum { SPLIT_BLOCKS = 2 };
 
 template <int GROUPS> struct split_shape {
-    static constexpr int width = 64 * GROUPS, stage = CHUNK * width;     /* a stage of the ring holds a chunk */
-    static constexpr int stages = GROUPS == 1 ? 5 : GROUPS == 2 ? 3 : 1; /* with the rest below 99 KiB */
-    static constexpr int most_heads = 16 / GROUPS;                       /* of a unit */
-    static constexpr size_t bytes = sizeof(float) * stages * stage;
+    static constexpr int width = 64 * GROUPS;
+    static constexpr int most_heads = 16 / GROUPS; /* of a unit */
+};
+template <int GROUPS, class Element> struct split_ring {
+    static constexpr int stage = CHUNK * split_shape<GROUPS>::width; /* elements of a stage, which holds a chunk */
+    /* So that they and the rest stay below 99 KiB, and as many bytes are on their way in halves. */
+    static constexpr int of_floats = GROUPS == 1   ? 5
+                                     : GROUPS == 2 ? 3
+                                                   : 1,
+                         of_halves = GROUPS == 1   ? 9
+                                     : GROUPS == 2 ? 5
+                                                   : 3;
+    static constexpr int stages = sizeof(Element) == sizeof(float) ? of_floats : of_halves;
+    static constexpr size_t bytes = sizeof(Element) * stages * stage;
+    static_assert(sizeof(Element) * stage >=
+                      sizeof(float) * split_shape<GROUPS>::most_heads * split_shape<GROUPS>::width,
+                  "a stage has room for the queries");
 };
 
 template <int GROUPS> static inline __host__ __device__ int split_units_of(const fd_attn_decode &a) {
@@ -53,34 +66,42 @@ template <int GROUPS> __device__ __forceinline__ split_work split_work_of(const 
     return w;
 }
 
-/* `rows` rows of heads that are no multiple of four elements. */
-__device__ __noinline__ static void split_request_elements(const float *from, int64_t stride, int rows, int head_dim,
-                                                           int width, float *to) {
+/* `rows` rows of heads that are no multiple of 16 bytes. */
+__device__ __forceinline__ void split_request_element(float *to, const float *from) {
+    fd_cp_async4(to, from, true);
+}
+__device__ __forceinline__ void split_request_element(uint16_t *to, const uint16_t *from) {
+    *to = __ldcg(from); /* nothing copies so little by itself; the barrier before the stage is read shows it, too */
+}
+template <class Element>
+__device__ __noinline__ static void split_request_elements(const Element *from, int64_t stride, int rows, int head_dim,
+                                                           int width, Element *to) {
     for (int i = (int)threadIdx.x; i < rows * width; i += DECODE_THREADS)
-        if (i % width < head_dim) fd_cp_async4(to + i, from + i / width * stride + i % width, true);
+        if (i % width < head_dim) split_request_element(to + i, from + i / width * stride + i % width);
 }
 
 /* Requests one of the block's chunks after the other, cached rows only: nothing of a row from the position on is
  * written. A thread copies the same 16 bytes of every at_once-th row. */
-template <int GROUPS> struct split_reader {
-    using shape = split_shape<GROUPS>;
-    static constexpr int quads = shape::width / 4, at_once = DECODE_THREADS / quads;
-    const float *from; /* the next chunk's first row */
-    int first;         /* its position */
-    float *ring;
+template <int GROUPS, class Element> struct split_reader {
+    using shape = split_ring<GROUPS, Element>;
+    static constexpr int piece = 16 / sizeof(Element), width = split_shape<GROUPS>::width;
+    static constexpr int pieces = width / piece, at_once = DECODE_THREADS / pieces;
+    const Element *from; /* the next chunk's first row */
+    int first;           /* its position */
+    Element *ring;
     int slot;
 
-    __device__ __forceinline__ split_reader(const fd_attn_decode &a, const split_work &w, const float *cache,
-                                            float *ring_)
+    __device__ __forceinline__ split_reader(const fd_attn_decode &a, const split_work &w, const Element *cache,
+                                            Element *ring_)
         : from(cache + (int64_t)w.kv_head * a.head_dim + (int64_t)w.chunk * CHUNK * w.stride), first(w.chunk * CHUNK),
           ring(ring_), slot(0) {}
     __device__ __forceinline__ void request(const fd_attn_decode &a, const split_work &w) {
-        const int cached = w.pos - first, row = (int)threadIdx.x / quads, k = (int)threadIdx.x % quads * 4;
-        const float *own = from + row * w.stride + k;
+        const int cached = w.pos - first, row = (int)threadIdx.x / pieces, k = (int)threadIdx.x % pieces * piece;
+        const Element *own = from + row * w.stride + k;
         const int64_t next = at_once * w.stride;
-        const uint32_t to = fd_shared_address(ring) + (uint32_t)(slot * shape::stage * 4 + (int)threadIdx.x * 16);
-        if (a.head_dim % 4 != 0) {
-            split_request_elements(from, w.stride, cached < CHUNK ? cached : CHUNK, a.head_dim, shape::width,
+        const uint32_t to = fd_shared_address(ring + slot * shape::stage) + threadIdx.x * 16;
+        if (a.head_dim % piece != 0) {
+            split_request_elements(from, w.stride, cached < CHUNK ? cached : CHUNK, a.head_dim, width,
                                    ring + slot * shape::stage);
         } else if (k < a.head_dim && cached >= CHUNK) {
 #pragma unroll
@@ -99,11 +120,11 @@ template <int GROUPS> struct split_reader {
 /* Calls compute(first position, rows in shared memory) for each of the block's chunks in order, after a barrier;
  * `begin`, once the first ones are requested, waits for the previous kernel; the ring's last stage is still free then. A
  * block may have no chunk at all. */
-template <int GROUPS, class Begin, class Compute>
-__device__ __forceinline__ void split_walk(const fd_attn_decode &a, const split_work &w, const float *cache,
-                                           float *ring, Begin begin, Compute compute) {
-    using shape = split_shape<GROUPS>;
-    split_reader<GROUPS> reader(a, w, cache, ring);
+template <int GROUPS, class Element, class Begin, class Compute>
+__device__ __forceinline__ void split_walk(const fd_attn_decode &a, const split_work &w, const Element *cache,
+                                           Element *ring, Begin begin, Compute compute) {
+    using shape = split_ring<GROUPS, Element>;
+    split_reader<GROUPS, Element> reader(a, w, cache, ring);
     const int end = w.n_chunk * CHUNK;
 #pragma unroll 1
     for (int i = 0; i < shape::stages - 1; i++) {

@@ -1,6 +1,9 @@
 /* Attention of one position after a long cache, third kernel: weights, and the mix of each chunk of 64 positions
- * (kernels/attention/split_kv.cuh). */
-#include "kernels/attention/split_kv.cuh"
+ * (kernels/attention/split_kv.cuh). Where a block has few chunks all of its threads take one together, four elements of a
+ * head each; where it has many, each warp takes one. */
+#include "kernels/attention/mix_warps.cuh"
+
+enum { FEW_CHUNKS = 3 }; /* of a block */
 
 /* A thread's weights of a chunk; and its chain, four neighbouring elements of a head: with two of them, reading shared
  * memory took as long as reading the cache. */
@@ -79,12 +82,13 @@ __device__ __forceinline__ void mix_row(float weight, const float4 &value, float
 
 /* acc = fma(p, v, acc) over a chunk's rows: those that are cached, and the newest one. What lies past a row's elements is
  * mixed too, and left. */
-template <int GROUPS>
-__device__ __forceinline__ void mix_chunk(const fd_attn_decode &a, int first, int pos, const float *rows,
+template <int GROUPS, class Element>
+__device__ __forceinline__ void mix_chunk(const fd_attn_decode &a, int first, int pos, const Element *rows,
                                           const mix_chain &c) {
     constexpr int width = split_shape<GROUPS>::width;
     const int cached = pos - first;
-    const float *p = c.weight, *v = rows + c.d;
+    const float *p = c.weight;
+    const Element *v = rows + c.d;
     float acc[4] = {};
     if (cached >= CHUNK) {
 #pragma unroll 4
@@ -92,14 +96,14 @@ __device__ __forceinline__ void mix_chunk(const fd_attn_decode &a, int first, in
             const float4 quad = *(const float4 *)(p + t);
             const float weight[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
-            for (int i = 0; i < 4; i++) mix_row(weight[i], *(const float4 *)(v + (t + i) * width), acc);
+            for (int i = 0; i < 4; i++) mix_row(weight[i], fd_shared_cached4(v + (t + i) * width), acc);
         }
     } else {
 #pragma unroll 1
-        for (int t = 0; t < cached; t++) mix_row(p[t], *(const float4 *)(v + t * width), acc);
+        for (int t = 0; t < cached; t++) mix_row(p[t], fd_shared_cached4(v + t * width), acc);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (i < c.n) acc[i] = fmaf(p[cached], __ldcg(c.newest + i), acc[i]);
+            if (i < c.n) acc[i] = fmaf(p[cached], fd_as_cached<Element>(__ldcg(c.newest + i)), acc[i]);
     }
     float *to = c.sums + (int64_t)(first / CHUNK) * a.head_dim;
     if (a.head_dim % 4 == 0) {
@@ -111,28 +115,24 @@ __device__ __forceinline__ void mix_chunk(const fd_attn_decode &a, int first, in
         if (i < c.n) to[i] = acc[i];
 }
 
-/* Grid: blocks × 1 × rows. The newest value is read where the product before left it.
+/* The block's chunks.
  *
  *   e, sum (scratch) ── weight of a chunk (shared) ──┐
  *   cached V ── ring (shared) ───────────────────────┴── acc: 64 positions ── chunk_sums (scratch) */
-template <int GROUPS>
-__global__ void __launch_bounds__(DECODE_THREADS, SPLIT_BLOCKS)
-    attention_split_mix(const __grid_constant__ fd_attn_decode all) {
-    using mix = mix_shape<GROUPS>;
-    __shared__ __align__(16) float weight[split_shape<GROUPS>::most_heads * mix::stride];
-    fd_pdl_launch_dependents();
-    const fd_attn_decode a = row_of(all);
-    const split_work w = split_work_of<GROUPS>(a);
+template <int GROUPS, class Element>
+__device__ __forceinline__ void mix_by_block(const fd_attn_decode &a, const split_work &w) {
+    Element *ring = (Element *)fd_shared_floats();
+    float *weight = (float *)((char *)ring + split_ring<GROUPS, Element>::bytes);
     weights_ahead<GROUPS> ahead = {};
     const mix_chain chain = chain_of<GROUPS>(a, w, weight);
     split_walk<GROUPS>(
-        a, w, a.cache_v, fd_shared_floats(),
+        a, w, (const Element *)a.cache_v, ring,
         [&] {
             fd_pdl_wait();
             ahead.begin(a, w, weight);
             ahead.load(a, w.chunk * CHUNK, w.pos);
         },
-        [&](int first, const float *rows) {
+        [&](int first, const Element *rows) {
             ahead.store(a, first, w.pos);
             ahead.load(a, first + w.step * CHUNK, w.pos);
             __syncthreads();
@@ -140,11 +140,37 @@ __global__ void __launch_bounds__(DECODE_THREADS, SPLIT_BLOCKS)
         });
 }
 
+/* Grid: blocks × 1 × rows. The newest value is read where the product before left it. */
+template <int GROUPS, int HEADS, class Element>
+__global__ void __launch_bounds__(DECODE_THREADS, SPLIT_BLOCKS)
+    attention_split_mix(const __grid_constant__ fd_attn_decode all) {
+    fd_pdl_launch_dependents();
+    const fd_attn_decode a = row_of(all);
+    const split_work w = split_work_of<GROUPS>(a);
+    if (w.n_chunk <= FEW_CHUNKS * w.step)
+        mix_by_block<GROUPS, Element>(a, w);
+    else
+        mix_by_warps<GROUPS, HEADS, Element>(a, w);
+}
+
+template <int GROUPS, int HEADS, class Element>
+static fd_code launch(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned blocks, unsigned rows,
+                      fd_error *err) {
+    using mix = mix_shape<GROUPS>;
+    const size_t by_block =
+                     split_ring<GROUPS, Element>::bytes + sizeof(float) * split_shape<GROUPS>::most_heads * mix::stride,
+                 by_warps = warps_shape<GROUPS, HEADS, Element>::bytes;
+    return fd_launch(ctx, "attention_split_mix", attention_split_mix<GROUPS, HEADS, Element>, dim3(blocks, 1, rows),
+                     DECODE_THREADS, by_block > by_warps ? by_block : by_warps, err, *in);
+}
+
 fd_code fd_launch_split_mix(const fd_launch_context *ctx, const fd_attn_decode *in, unsigned blocks, unsigned rows,
                             fd_error *err) {
-    return fd_with_groups(in->head_dim, err, [&](auto groups) {
-        constexpr int n = decltype(groups)::value;
-        return fd_launch(ctx, "attention_split_mix", attention_split_mix<n>, dim3(blocks, 1, rows), DECODE_THREADS,
-                         split_shape<n>::bytes, err, *in);
+    return fd_with_cached_groups(in, err, [&](auto groups, auto element) {
+        constexpr int n = decltype(groups)::value, most = split_shape<n>::most_heads / warps_shape<n, 1, float>::sets;
+        using Element = typename decltype(element)::type;
+        const bool few = in->n_head / in->n_head_kv <= split_shape<n>::most_heads / 2;
+        return few ? launch<n, most / 2, Element>(ctx, in, blocks, rows, err)
+                   : launch<n, most, Element>(ctx, in, blocks, rows, err);
     });
 }

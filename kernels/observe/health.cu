@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
     const int head = (int)(blockIdx.x * WARPS + threadIdx.x / 32), n = views.pos0 + row_at + 1;
     if (head >= n_head) return;
-    const float *p = view.data + row_at * view.row_stride + head * view.run_stride;
+    const float *p = (const float *)view.data + row_at * view.row_stride + head * view.run_stride;
     double total = 0.0;
     for (int block = 0; block < n; block += FD_SUM_BLOCK) {
         double partial[2] = {0.0, 0.0};

@@ -2,6 +2,7 @@
  * then a warp a row joins its blocks in rising order. */
 #include "kernels/observe/summary.h"
 
+#include "kernels/attention/cached.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/observe/summary.cuh"
 
@@ -19,11 +20,17 @@ size_t fd_summary_scratch(int64_t n_block, int32_t n_row) {
     return sizeof(block_part) * (size_t)n_block * (size_t)n_row;
 }
 
-/* Elements k and k + 1 of a row of n, 0 past its end; `run`: elements of each run, 0 where a row has no runs. */
-__device__ __forceinline__ float2 pair_at(const fd_row_view &view, const float *row, uint32_t run, uint32_t k,
+/* Elements k and k + 1 of the row of n that begins at element `first`, 0 past its end; `run`: elements of each run, 0
+ * where a row has no runs. */
+__device__ __forceinline__ float2 pair_at(const fd_row_view &view, int64_t first, uint32_t run, uint32_t k,
                                           uint32_t n) {
+    const float *row = (const float *)view.data + first;
     float2 pair = make_float2(0.0f, 0.0f);
-    if (run) {
+    if (view.halves) {
+        const uint16_t *halves = (const uint16_t *)view.data + first;
+        if (k < n) pair.x = fd_load_cached(halves + k);
+        if (k + 1 < n) pair.y = fd_load_cached(halves + k + 1);
+    } else if (run) {
         if (k < n) pair.x = __ldcg(row + k / run * view.run_stride + k % run);
         if (k + 1 < n) pair.y = __ldcg(row + (k + 1) / run * view.run_stride + (k + 1) % run);
     } else if (k + 1 < n && (uint64_t)row % 8 == 0) {
@@ -56,7 +63,7 @@ __global__ void __launch_bounds__(WARPS * 32) summary_blocks(const fd_row_views 
     const int row_at = (int)blockIdx.z, lane = (int)threadIdx.x % 32;
     const uint32_t run = view.n_run > 0 ? (uint32_t)(pos0 + row_at + 1) : 0;
     const uint32_t n = view.n_run > 0 ? run * (uint32_t)view.n_run : (uint32_t)view.n;
-    const float *row = view.data + (view.by_position ? pos0 + row_at : row_at) * view.row_stride;
+    const int64_t first = (view.by_position ? pos0 + row_at : row_at) * view.row_stride;
     block_part *out = parts + row_at * views.n_block + view.first;
     float *to = copy && row_at == 0 ? view.copy : nullptr;
 
@@ -67,7 +74,7 @@ __global__ void __launch_bounds__(WARPS * 32) summary_blocks(const fd_row_views 
         for (int i = 0; i < FD_SUM_BLOCK / 64; i++) {
             const uint32_t k = block * FD_SUM_BLOCK + (uint32_t)(i * 64 + lane * 2);
             if (k >= n) continue;
-            const float2 pair = pair_at(view, row, run, k, n);
+            const float2 pair = pair_at(view, first, run, k, n);
             const uint64_t low = fd_canonical32(pair.x), high = k + 1 < n ? fd_canonical32(pair.y) : 0;
             fd_fingerprint_add(&part.print, k / 2, low | high << 32);
             if (to) to[k] = pair.x;

@@ -13,7 +13,8 @@ extern "C" {
 
 /* Rows of a tensor in device memory. Row r is of position pos0 + r. */
 typedef struct fd_row_view {
-    const float *data;  /* device: row 0; of a cache: position 0 */
+    const void *data;   /* device: row 0; of a cache: position 0 */
+    bool halves;        /* data is of uint16_t: binary16; a row has no runs then; else of float */
     int64_t row_stride; /* elements between rows, or a cache's positions */
     int32_t n;          /* elements of a row; along the positions: 0 */
     int32_t n_run;      /* along the positions: runs of pos0 + r + 1 elements each, a head's one; else 0 */

@@ -70,7 +70,7 @@ void fd_quantize_row(uint32_t dtype, const float *src, void *dst, int64_t n) {
 void fd_round_through(uint32_t dtype, float *row, int64_t n) {
     enum { PIECE = 256 }; /* a multiple of every block */
     uint8_t blocks[4 * PIECE];
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && fd_dtype_get(dtype)->block_elements > 1; i++)
         if (!isfinite(row[i])) return;
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t count = n - at < PIECE ? n - at : PIECE;

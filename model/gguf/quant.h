@@ -36,8 +36,8 @@ void fd_codes_row(uint32_t dtype, const void *src, float *scales, int8_t *codes,
 bool fd_can_quantize(uint32_t dtype);
 void fd_quantize_row(uint32_t dtype, const float *src, void *dst, int64_t n);
 
-/* n elements, a multiple of the type's block, to it and back. Values that are not finite stay, with all others of their
- * row: no block has them. */
+/* n elements, a multiple of the type's block, to it and back. Values that are not finite stay, in types of blocks with all
+ * others of their row: no block has them. */
 void fd_round_through(uint32_t dtype, float *row, int64_t n);
 
 #endif

@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "kernels/observe/summary.h"
+#include "model/gguf/quant.h"
 #include "tests/gpu/best_logits.h"
 #include "tests/gpu/kernel_check.h"
 
 /* One tensor of a table: rows of n elements, or of n_run runs along the positions, `spare` elements between runs. */
 typedef struct tensor {
     int32_t n, n_run, spare;
-    bool by_position, copied;
+    bool by_position, copied, halves;
 } tensor;
 
 enum { MOST_ROWS = 5, MOST_TENSORS = 24 };
@@ -70,7 +71,8 @@ static void check_table(gpu_test *test, const tensor *tensors, int32_t n_tensor,
         size_t n = (size_t)v->row_stride * (size_t)(n_row + (t->by_position ? pos0 : 0));
         host[i] = gpu_host(test, sizeof(float) * (n + 1));
         fill(test, host[i], n);
-        v->data = gpu_upload(test, host[i], sizeof(float) * (n + 1));
+        if (t->halves) fd_round_through(FD_F16, host[i], (int64_t)n + 1);
+        v->data = gpu_upload_cache(test, host[i], n + 1, t->halves), v->halves = t->halves;
         if (t->copied) v->copy = copies[i] = gpu_poisoned(test, (size_t)t->n);
     }
     size_t n = (size_t)n_tensor * (size_t)n_row;
@@ -190,22 +192,24 @@ static void check_top(gpu_test *test, int32_t n, int32_t n_row, unsigned kind) {
 
 void check_summary(gpu_test *test) {
     static const tensor tensors[] = {
-        {1, 0, 0, false, false},     {2, 0, 0, false, false},      {3, 0, 0, false, false},
-        {63, 0, 1, false, false},    {64, 0, 0, false, false},     {1023, 0, 0, false, false},
-        {1024, 0, 2, false, false},  {1025, 0, 0, false, false},   {2048, 0, 0, false, false},
-        {32769, 0, 0, false, false}, {152000, 0, 0, false, false}, {0, 3, 0, false, false},
-        {0, 8, 0, false, false},     {0, 5, 7, false, false},      {0, 32, 100, false, false},
-        {256, 0, 0, true, false},    {255, 0, 0, true, false},
+        {1, 0, 0, false, false},        {2, 0, 0, false, false},      {3, 0, 0, false, false},
+        {63, 0, 1, false, false},       {64, 0, 0, false, false},     {1023, 0, 0, false, false},
+        {1024, 0, 2, false, false},     {1025, 0, 0, false, false},   {2048, 0, 0, false, false},
+        {32769, 0, 0, false, false},    {152000, 0, 0, false, false}, {0, 3, 0, false, false},
+        {0, 8, 0, false, false},        {0, 5, 7, false, false},      {0, 32, 100, false, false},
+        {256, 0, 0, true, false},       {255, 0, 0, true, false},     {256, 0, 0, true, false, true},
+        {255, 0, 0, true, false, true},
     };
-    static const tensor kept[] = {{257, 0, 0, true, true}, {1024, 0, 0, false, true}, {0, 14, 40, false, false}};
+    static const tensor kept[] = {
+        {257, 0, 0, true, true}, {1024, 0, 0, false, true}, {0, 14, 40, false, false}, {257, 0, 0, true, true, true}};
     enum { N = sizeof tensors / sizeof *tensors };
     check_table(test, tensors, N, 0, 1, false);
     check_table(test, tensors, N, 130, 1, false);
     check_table(test, tensors, N, 7, 5, false);
     check_table(test, tensors, N, 63, 2, true);
     check_table(test, tensors + 13, 1, 9, 4, false);
-    check_table(test, kept, 3, 0, 1, false);
-    check_table(test, kept, 3, 300, 1, false);
+    check_table(test, kept, 4, 0, 1, false);
+    check_table(test, kept, 4, 300, 1, false);
     static const int32_t positions[] = {0, 1, 63, 64, 1022, 1023, 1024, 2500};
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         check_entropy(test, i % 2 ? 32 : 7, positions[i], 1, false);

@@ -1,5 +1,5 @@
-/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act] [--gpus N|LIST]: the
- * GPU engine against the CPU reference, bit by bit.
+/* fd_gpu_check MODEL.gguf [--prefill N] [--decode N] [--fault NAME[@LAYER]] [--quick] [--q8act] [--cache-type TYPE] [--gpus
+ * N|LIST]: the GPU engine against the CPU reference, bit by bit.
  *
  * lockstep every node of a prefill of N tokens and N decode steps, both backends observed; the decode steps fused,
  * and node by node worked out fingerprints, statistics and health of the same tensors, worked out on the device,
@@ -25,7 +25,7 @@
 #include "tests/gpu/summaries.h"
 
 typedef struct options {
-    const char *path, *fault;
+    const char *path, *fault, *cache;
     int n_prefill, n_decode;
     bool quick, q8act;
     fd_engine_devices gpus;
@@ -38,6 +38,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'd': o->n_decode = atoi(arg); return 0;
     case 'f': o->fault = arg; return 0;
     case 'q': o->quick = true; return 0;
+    case 'c': o->cache = arg; return 0;
     case '8': o->q8act = true; return 0;
     case 'g': {
         fd_error err = {0};
@@ -122,6 +123,7 @@ int main(int argc, char **argv) {
                                                {"fault", 'f', "NAME[@LAYER]", 0, "inject a fault into both", 0},
                                                {"quick", 'q', NULL, 0, "leave out the variants", 0},
                                                {"gpus", 'g', "N|LIST", 0, "the GPUs that share the model", 0},
+                                               {"cache-type", 'c', "TYPE", 0, "of K and V, in both (f32)", 0},
                                                {"q8act", '8', NULL, 0, "both in q8act instead of exact", 0},
                                                {0}};
     static const struct argp parser = {known, parse, "MODEL.gguf", "Compares the GPU engine with the CPU reference.", 0,
@@ -137,6 +139,7 @@ int main(int argc, char **argv) {
     fd_exec *cpu, *gpu;
     open_model_or_skip(o.path, &gguf, &built);
     must(fd_graph_clone(built, &graph, &err), &err);
+    if (o.cache) must(fd_graph_set_kv_types(graph, o.cache, &err), &err);
     if (o.fault) must(fd_fault_apply(o.fault, graph, &faulty, &err), &err);
 
     check c = {.graph = graph, .n_prefill = o.n_prefill, .n_token = o.n_prefill + o.n_decode, .started = now()};

@@ -69,6 +69,13 @@ float *gpu_upload(gpu_test *test, const void *host, size_t bytes) {
     return device;
 }
 
+void *gpu_upload_cache(gpu_test *test, const float *host, size_t n, bool halves) {
+    if (!halves) return gpu_upload(test, host, n * sizeof *host);
+    uint16_t *of = gpu_host(test, n * sizeof *of);
+    fd_quantize_row(FD_F16, host, of, (int64_t)n);
+    return gpu_upload(test, of, n * sizeof *of);
+}
+
 float *gpu_poisoned(gpu_test *test, size_t n) {
     void *device = device_memory(test, n * sizeof(float));
     must(cudaMemset(device, 0xff, n * sizeof(float)), "poison");
@@ -99,6 +106,19 @@ void gpu_release(gpu_test *test) {
 void gpu_download(gpu_test *test, const float *device, float *host, size_t n) {
     must(cudaStreamSynchronize(test->queue.stream), "kernel");
     must(cudaMemcpy(host, device, n * sizeof *host, cudaMemcpyDeviceToHost), "download");
+}
+
+void gpu_download_cache(gpu_test *test, const void *device, float *host, size_t n, bool halves) {
+    if (!halves) {
+        gpu_download(test, device, host, n);
+        return;
+    }
+    uint16_t *of = malloc(n * sizeof *of);
+    if (!of) exit(2);
+    must(cudaStreamSynchronize(test->queue.stream), "kernel");
+    must(cudaMemcpy(of, device, n * sizeof *of, cudaMemcpyDeviceToHost), "download");
+    fd_dequantize_row(FD_F16, of, host, (int64_t)n);
+    free(of);
 }
 
 /* SplitMix64 (Steele, Lea, Flood 2014). */

@@ -32,6 +32,8 @@ void gpu_must(fd_code code, const fd_error *err);
 
 /* Memory that the test owns until gpu_release. */
 float *gpu_upload(gpu_test *test, const void *host, size_t bytes); /* device copy */
+void *gpu_upload_cache(gpu_test *test, const float *host, size_t n,
+                       bool halves);                /* n elements, of binary16 or binary32 */
 float *gpu_poisoned(gpu_test *test, size_t n);      /* device, n floats that are all NaN: what stays unwritten shows */
 void *gpu_host(gpu_test *test, size_t bytes);       /* zeros */
 float *gpu_floats(gpu_test *test, size_t n);        /* zeros, on the host */
@@ -39,6 +41,7 @@ float *gpu_random_floats(gpu_test *test, size_t n); /* device, gpu_fill's */
 void gpu_release(gpu_test *test);
 
 void gpu_download(gpu_test *test, const float *device, float *host, size_t n); /* after the stream's work */
+void gpu_download_cache(gpu_test *test, const void *device, float *host, size_t n, bool halves);
 
 /* Random values that a sum's order matters for: normal, over many binades; now and then a zero, a subnormal. */
 float gpu_random(gpu_test *test);

@@ -1,4 +1,4 @@
-/* made_check [--match TEXT] [--prefill N] [--decode N]: the GPU engine against the CPU reference, bit by bit, on the
+/* made_check [--match TEXT] [--prefill N] [--decode N] [--cache-type TYPE]: the GPU engine against the CPU reference, bit by bit, on the
  * made models of tests/ops/made_models.txt whose architecture or options hold TEXT: every architecture, in F32, Q8_0 and
  * Q4_K. Every node of a prefill and of decode steps, both backends observed; then unobserved, fused, in other batches.
  *
@@ -15,7 +15,7 @@
 #include "tests/ops/made_rows.h"
 
 typedef struct options {
-    const char *match;
+    const char *match, *cache; /* NULL: all; f32 */
     int n_prefill, n_decode;
 } options;
 
@@ -23,6 +23,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     options *o = state->input;
     switch (key) {
     case 'm': o->match = arg; return 0;
+    case 'c': o->cache = arg; return 0;
     case 'p': o->n_prefill = atoi(arg); return 0;
     case 'd': o->n_decode = atoi(arg); return 0;
     case ARGP_KEY_END:
@@ -45,6 +46,8 @@ static int32_t check_row(const made_row *row, const options *o) {
     must(fd_made_model_open(&what, &gguf, &err), &err);
     must(fd_graph_build(gguf, &graph, NULL, &err), &err);
     fd_graph_set_context(graph, c.n_token);
+    if (o->cache && fd_graph_set_kv_types(graph, o->cache, &err) != FD_OK)
+        printf("     %s: as it is: %s\n", row->arch, err.message);
     c.graph = graph;
     open_check(&c);
     must(fd_reference_new(graph, &(fd_reference_options){.n_ctx = c.n_token}, &cpu, &err), &err);
@@ -66,6 +69,7 @@ int main(int argc, char **argv) {
     static const struct argp_option known[] = {{"match", 'm', "TEXT", 0, "of the row (any)", 0},
                                                {"prefill", 'p', "N", 0, "tokens of the first batch (13)", 0},
                                                {"decode", 'd', "N", 0, "tokens after it, one at a time (5)", 0},
+                                               {"cache-type", 'c', "TYPE", 0, "of K and V, in both (f32)", 0},
                                                {0}};
     static const struct argp parser = {
         known, parse, NULL, "Compares the GPU engine with the CPU reference on made models.", 0, 0, 0};

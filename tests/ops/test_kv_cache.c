@@ -56,6 +56,27 @@ Test(kv_write, rows_are_rounded_to_the_type_of_the_cache) {
     }
 }
 
+/* Element by element: what is beyond the type's range becomes an infinity, and its neighbours are rounded. */
+Test(kv_write, rows_of_16_bits_are_rounded_beside_what_is_not_finite) {
+    static const uint32_t types[] = {FD_F16, FD_BF16};
+    enum { WIDTH = 320 };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        op_case *c = case_kv_write(WIDTH, 0, 1, 1, 0);
+        c->in[0][5] = INFINITY, c->in[0][6] = NAN, c->in[0][7] = -65520.0f;
+        c->nodes[2].kv_type = types[i];
+        const float *cache = case_run_scalar(c);
+        uint16_t halves[WIDTH];
+        float expected[WIDTH];
+        fd_quantize_row(types[i], c->in[0], halves, WIDTH);
+        fd_dequantize_row(types[i], halves, expected, WIDTH);
+        cr_expect_eq(bits_differ(cache, expected, WIDTH), 0, "type %u", types[i]);
+        cr_expect_gt(bits_differ(cache, c->in[0], WIDTH), WIDTH / 2, "type %u", types[i]);
+        cr_expect_eq(cache[5], INFINITY);
+        cr_expect(isnan(cache[6]));
+        cr_expect_eq(isinf(cache[7]), types[i] == FD_F16 ? -1 : 0);
+    }
+}
+
 Test(kv_write, a_shifted_row_is_noticed) {
     op_case *c = case_kv_write(24, 2, 3, 9, 1);
     float *cache = case_run_scalar(c);
