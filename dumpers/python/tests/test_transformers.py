@@ -31,7 +31,7 @@ CASES = {
 MUTANTS = {
     "model.layers.2.mlp.down_proj:in": "blk.2.ffn_act",
     "model.layers.1.self_attn.k_rope": "blk.1.attn_k_rope",
-    "lm_head": "logits",
+    "logits": "logits",
 }
 
 
@@ -63,8 +63,8 @@ def test_transformers_is_noise_and_a_mutant_is_not(name, tmp_path, firstdiff):
             data[11] = double(data[11], data.attrs["dtype"])
         verdict = firstdiff.verdict(reference, tmp_path / "m.h5", model)
         # The record alone is wrong: where what reads it was recorded, the verdict says so (docs/verdicts.md).
-        assert verdict["status"] == ("diverged" if tensor == "lm_head" else "check-dump"), f"{tensor} times 2 passed"
-        if tensor == "lm_head":
+        assert verdict["status"] == ("diverged" if tensor == "logits" else "check-dump"), f"{tensor} times 2 passed"
+        if tensor == "logits":
             assert verdict["divergence"]["node"] == node and verdict["divergence"]["position"] == 11
         else:
             assert node in str(verdict["misrecorded"])
@@ -151,7 +151,7 @@ def test_generate_is_traced_in_steps(tmp_path):
     with Reader(tmp_path / "c.h5") as read:
         assert [(s.count, s.kind) for s in read.steps] == [(13, "prefill"), (1, "decode"), (1, "decode")]
         assert list(read.tokens) == out[0, :-1].tolist()
-        logits = read["lm_head"]
+        logits = read["logits"]
         assert read.complete and int(np.argmax(logits.at(12))) == int(out[0, 13])
 
 
@@ -246,6 +246,18 @@ def test_logits_behind_a_softcap_are_told_from_the_heads_product(tmp_path):
         product, capped = read["lm_head:product"][:], read["logits"][:]
         assert "lm_head" not in list(read)
     assert np.allclose(capped, 0.5 * np.tanh(product / 0.5), atol=1e-6) and not np.allclose(capped, product, atol=1e-3)
+
+
+def test_logits_are_what_the_model_returns_though_its_softcap_was_lost(tmp_path):
+    with traced(transformers.Gemma2Config(**SMALL, final_logit_softcapping=None), tmp_path / "c.h5", [[1, 2, 3]]) as read:
+        assert "logits" in list(read) and "lm_head" not in list(read)
+
+
+def test_what_attention_with_sinks_gives_its_softmax_is_no_scores(tmp_path):
+    config = transformers.GptOssConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2)
+    with traced(config, tmp_path / "c.h5", [[1, 2, 3], [4]]) as read:
+        attention = [name for name in read if "layers.0.self_attn" in name]
+        assert "model.layers.0.self_attn:out1" in attention and "model.layers.0.self_attn.scores" not in attention
 
 
 @pytest.mark.parametrize("first", [2, 3, 4])

@@ -24,6 +24,7 @@ class _Hooks:
             int, tuple[weakref.ref[Any], int]
         ] = {}  # tensors recorded in this call, by id, and their version
         self.attention = ""  # path of the attention module that runs
+        self.has_sinks = False  # it has sinks
         self._head: Any = None  # what lm_head gave in this call
         self.saw_weights = False  # attention's, in any call
 
@@ -46,15 +47,17 @@ class _Hooks:
                 self._put(f"{path}:in{i or ''}", tensor)
 
     def end(self, output: Any) -> None:
-        """The call ended: records the head's product and, where they are others, the logits that the model returns."""
+        """The call ended: records the logits that the model returns and, where it is another, the head's product."""
         logits = getattr(output, "logits", None)
         head, self._head = self._head, None
         if head is None:
             return
-        others = isinstance(logits, torch.Tensor) and logits is not head
-        self._put("lm_head:product" if others else "lm_head", head)
-        if others:
-            self._put("logits", logits)
+        if not isinstance(logits, torch.Tensor):
+            self._put("lm_head", head)
+            return
+        if logits is not head:
+            self._put("lm_head:product", head)
+        self._put("logits", logits)
 
     def after(self, path: str, output: Any) -> None:
         """Records a module's outputs. What a router chose are integers."""
@@ -74,8 +77,10 @@ class _Hooks:
             self._put(f"{self.attention}.{name}", tensor, heads_first=True)
 
     def softened(self, scores: Any) -> None:
-        """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
-        if self.attention and scores.ndim == 4:
+        """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked.
+
+        Where attention has sinks these stand in one column more, and the row's largest was taken off before: no scores."""
+        if self.attention and not self.has_sinks and scores.ndim == 4:
             lowest = torch.finfo(scores.dtype).min  # what transformers' masks add, where the model hides a key
             self._put(f"{self.attention}.scores", scores.masked_fill(scores <= lowest / 2, -torch.inf))
 
@@ -212,6 +217,7 @@ def _before(hooks: _Hooks, path: str) -> Any:
     def hook(_module: Any, args: Any, kwargs: Any) -> None:
         if path.endswith("attn"):
             hooks.attention = path
+            hooks.has_sinks = getattr(_module, "sinks", None) is not None
         _safely(hooks, lambda: hooks.before(path, args, kwargs))
 
     return hook
