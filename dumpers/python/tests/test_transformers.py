@@ -253,6 +253,11 @@ def test_logits_are_what_the_model_returns_though_its_softcap_was_lost(tmp_path)
         assert "logits" in list(read) and "lm_head" not in list(read)
 
 
+def test_a_scaled_embedding_is_what_the_first_layer_gets(tmp_path):
+    with traced(transformers.GraniteConfig(**SMALL, embedding_multiplier=4.0), tmp_path / "c.h5", [[1, 2, 3]]) as read:
+        assert np.allclose(read["model.layers.0:in"][:], 4 * read["model.embed_tokens"][:])
+
+
 def test_what_attention_with_sinks_gives_its_softmax_is_no_scores(tmp_path):
     config = transformers.GptOssConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2)
     with traced(config, tmp_path / "c.h5", [[1, 2, 3], [4]]) as read:
@@ -271,6 +276,18 @@ def test_heads_in_front_of_the_tokens_are_put_behind_them(first, tmp_path):
             assert np.allclose(normed, scaled, atol=1e-3)
             assert read[f"{part}_rope"][:].shape == (first + 1, heads, 8)
         assert read["model.layers.0.self_attn.cache_k"][:].shape == (first + 1, 2, 8)
+
+
+def test_a_static_caches_rows_are_those_of_the_tokens(tmp_path):
+    model = transformers.AutoModelForCausalLM.from_config(transformers.Qwen2Config(**SMALL)).eval()
+    cache = transformers.StaticCache(config=model.config, max_cache_len=9)
+    with Writer(tmp_path / "c.h5", names="transformers") as trace, attach(model, trace), torch.no_grad():
+        for call in [1, 2, 3], [4], [5]:
+            model(input_ids=torch.tensor([call]), past_key_values=cache, use_cache=True)
+    with Reader(tmp_path / "c.h5") as read:
+        for of in "kv":
+            written = read[f"model.layers.1.self_attn.{'k_rope' if of == 'k' else 'v_proj'}"][:].reshape(5, 2, 8)
+            assert np.array_equal(read[f"model.layers.1.self_attn.cache_{of}"][:], written)
 
 
 def test_keys_that_a_sliding_window_forgot_keep_their_places(tmp_path):

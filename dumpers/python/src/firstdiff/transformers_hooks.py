@@ -40,7 +40,9 @@ class _Hooks:
         self._trace.step(ids[0].tolist())
 
     def before(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Records the inputs that no module gave out."""
+        """Records the inputs that no module gave out. RoPE's tables read theirs for its type alone."""
+        if path.endswith("rotary_emb"):
+            return
         tensors = [value for value in (*args, kwargs.get("hidden_states")) if isinstance(value, torch.Tensor)]
         for i, tensor in enumerate(tensors):
             if tensor.is_floating_point() and not self._was_given(tensor):
@@ -85,11 +87,15 @@ class _Hooks:
             self._put(f"{self.attention}.scores", scores.masked_fill(scores <= lowest / 2, -torch.inf))
 
     def cached(self, result: Any) -> None:
-        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
-        n_tok = len(self._trace.step_positions)
+        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim].
+
+        A static cache is as long as it may become, a sliding window's as the window: its newest rows are the last."""
+        positions = self._trace.step_positions
+        n_tok, end = len(positions), positions[-1] + 1
         for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
             if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
-                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:], heads_first=True)
+                last = min(end, tensor.shape[2])
+                self._put(f"{self.attention}.{name}", tensor[:, :, last - n_tok : last], heads_first=True)
 
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
