@@ -30,7 +30,7 @@ typedef enum fd_remark_kind {
     FD_REASON_RESIDUAL,        /* node, odd rows n of `n` judged; other: what is left; text: globs to record */
     FD_REASON_ONE_STEP,        /* node, position n; text: globs to record */
     FD_REASON_LARGE_ERRORS,    /* the same; n[1]: what is left as a rule, in millionths of a millionth */
-    FD_REASON_WHOLE_ERROR, /* n: rows; node, other: NMSE of the logits, the candidate's and that of an emulated engine of the class */
+    FD_REASON_WHOLE_ERROR, /* n: rows; text: which, "": all; node, other: NMSE of the logits, the candidate's and that of an emulated engine of the class */
     FD_REMARK_RANKS_DISAGREE, /* node; n: step, position, more findings; text: which rank. A note where it diverged anyway */
     /* notes: without weight */
     FD_NOTE_MODEL_UNRECORDED,

@@ -98,11 +98,11 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             r->node, r->other, a, v->replay.numerics, (double)r->n[1] * 1e-12, r->text);
         break;
     case FD_REASON_WHOLE_ERROR:
-        SAY("cannot tell: within the bounds of every op, but the logits have an NMSE of %s over %lld rows, and an "
-            "engine "
+        SAY("cannot tell: within the bounds of every op, but the logits have an NMSE of %s over %lld rows%.30s, and "
+            "an engine "
             "that rounds as %s of %s: a bug that adds up, or another class; record more of the ops, or give "
             "--candidate",
-            r->node, a, v->replay.numerics, r->other);
+            r->node, a, r->text, v->replay.numerics, r->other);
         break;
     case FD_REMARK_RANKS_DISAGREE:
         SAY("ranks disagree at %s, step %lld, position %lld: %s%s", r->node, a, b, r->text,

@@ -26,7 +26,7 @@ GPT_NEOX = {
 }
 # What differs from llama: names, and how Q, K and V lie ("turned": in halves; "fused": each K/V head's q, k, v).
 ARCHITECTURES = {
-    "granite": {"turned": True}, "command-r": {}, "gpt-oss": {**ROUTER, "attn_post_norm": "{}.post_attention_layernorm"},
+    "granite": {"turned": True, "token_embd_scaled": "model.layers.0:in", "ffn_inp": "{}.post_attention_layernorm:in"}, "command-r": {}, "gpt-oss": {**ROUTER, "attn_post_norm": "{}.post_attention_layernorm"},
     "gemma2": GEMMA, "gemma3": {**GEMMA, **HEADS, "heads first": True}, "olmo2": {**NORMED, **HEADS},
     "glm4": {"attn_post_norm": "{}.post_self_attn_layernorm", "ffn_post_norm": "{}.post_mlp_layernorm"},
     "qwen3moe": {**HEADS, **ROUTER}, "qwen2moe": {**ROUTER, **SHARED}, "gptneox": {"fused": True},

@@ -38,7 +38,7 @@ def test_transformers_on_cuda_is_noise(dtype, inferred, attention, folder, reque
     )
     with Reader(path) as trace:
         assert trace.complete and list(trace.tokens) == tokens and len(tokens) == len(TOKENS) + 4
-        assert np.array_equal(np.asarray(trace["lm_head"], np.float32), logits) and np.isfinite(logits).all()
+        assert np.array_equal(np.asarray(trace["logits"], np.float32), logits) and np.isfinite(logits).all()
     if not os.environ.get("FIRSTDIFF"):
         return
     firstdiff = request.getfixturevalue("firstdiff")

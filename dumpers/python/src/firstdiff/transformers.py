@@ -13,7 +13,8 @@ Names are the modules' paths: `model.layers.0.mlp` is that module's output, `…
 `self_attn`, with eager attention: the weights), `…:in` its input where no module gave that tensor out (the input of
 `o_proj` is the attention's own result). What apply_rotary_pos_emb returns becomes `…self_attn.q_rope` and `…k_rope`, what the K/V cache
 holds for the call's tokens `…self_attn.cache_k` and `…cache_v`, what eager attention gives to its softmax `…self_attn.scores`.
-Where the model returns other logits than its head gave (a softcap, a factor), these are `logits` and the head's `lm_head:product`.
+What the model returns is `logits`; where its head gave something else (before a softcap, a factor), that is `lm_head:product`.
+Sinks are part of what eager attention's softmax reads, so no scores are recorded where attention has them.
 `firstdiff compare` knows these names by the root attribute `names` = "transformers"."""
 
 from __future__ import annotations

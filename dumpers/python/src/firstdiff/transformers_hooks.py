@@ -24,6 +24,7 @@ class _Hooks:
             int, tuple[weakref.ref[Any], int]
         ] = {}  # tensors recorded in this call, by id, and their version
         self.attention = ""  # path of the attention module that runs
+        self.has_sinks = False  # it has sinks
         self._head: Any = None  # what lm_head gave in this call
         self.saw_weights = False  # attention's, in any call
 
@@ -39,22 +40,26 @@ class _Hooks:
         self._trace.step(ids[0].tolist())
 
     def before(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Records the inputs that no module gave out."""
+        """Records the inputs that no module gave out. RoPE's tables read theirs for its type alone."""
+        if path.endswith("rotary_emb"):
+            return
         tensors = [value for value in (*args, kwargs.get("hidden_states")) if isinstance(value, torch.Tensor)]
         for i, tensor in enumerate(tensors):
             if tensor.is_floating_point() and not self._was_given(tensor):
                 self._put(f"{path}:in{i or ''}", tensor)
 
     def end(self, output: Any) -> None:
-        """The call ended: records the head's product and, where they are others, the logits that the model returns."""
+        """The call ended: records the logits that the model returns and, where it is another, the head's product."""
         logits = getattr(output, "logits", None)
         head, self._head = self._head, None
         if head is None:
             return
-        others = isinstance(logits, torch.Tensor) and logits is not head
-        self._put("lm_head:product" if others else "lm_head", head)
-        if others:
-            self._put("logits", logits)
+        if not isinstance(logits, torch.Tensor):
+            self._put("lm_head", head)
+            return
+        if logits is not head:
+            self._put("lm_head:product", head)
+        self._put("logits", logits)
 
     def after(self, path: str, output: Any) -> None:
         """Records a module's outputs. What a router chose are integers."""
@@ -74,17 +79,23 @@ class _Hooks:
             self._put(f"{self.attention}.{name}", tensor, heads_first=True)
 
     def softened(self, scores: Any) -> None:
-        """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked."""
-        if self.attention and scores.ndim == 4:
+        """Records what eager attention gives to its softmax: [1, n_head, n_tok, n_kv], scaled and masked.
+
+        Where attention has sinks these stand in one column more, and the row's largest was taken off before: no scores."""
+        if self.attention and not self.has_sinks and scores.ndim == 4:
             lowest = torch.finfo(scores.dtype).min  # what transformers' masks add, where the model hides a key
             self._put(f"{self.attention}.scores", scores.masked_fill(scores <= lowest / 2, -torch.inf))
 
     def cached(self, result: Any) -> None:
-        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim]."""
-        n_tok = len(self._trace.step_positions)
+        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim].
+
+        A static cache is as long as it may become, a sliding window's as the window: its newest rows are the last."""
+        positions = self._trace.step_positions
+        n_tok, end = len(positions), positions[-1] + 1
         for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
             if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
-                self._put(f"{self.attention}.{name}", tensor[:, :, -n_tok:], heads_first=True)
+                last = min(end, tensor.shape[2])
+                self._put(f"{self.attention}.{name}", tensor[:, :, last - n_tok : last], heads_first=True)
 
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
@@ -212,6 +223,7 @@ def _before(hooks: _Hooks, path: str) -> Any:
     def hook(_module: Any, args: Any, kwargs: Any) -> None:
         if path.endswith("attn"):
             hooks.attention = path
+            hooks.has_sinks = getattr(_module, "sinks", None) is not None
         _safely(hooks, lambda: hooks.before(path, args, kwargs))
 
     return hook
