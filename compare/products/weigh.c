@@ -11,86 +11,115 @@
 #include "compare/products/check.h"
 #include "model/gguf/quant.h"
 
-enum { ROWS = 4, PAIR = 2 };
+enum {
+    ROWS = 4,
+    PAIR = 2,
+    PIECE =
+        256, /* elements of a row that are decoded together: whole blocks of every type, and four rows stay in an L1 */
+};
 
 /* Multiplications from which threads are worth waking. Every sum is computed by itself, so their number changes
  * nothing. */
 enum { MANY = 1 << 20 };
 
+typedef double four __attribute__((vector_size(32)));
 typedef double eight __attribute__((vector_size(64)));
-typedef int64_t eight_bits __attribute__((vector_size(64)));
-typedef float eight_floats __attribute__((vector_size(32)));
 
-typedef struct weighed {
-    double size[PAIR][ROWS], square[PAIR][ROWS];
-} weighed;
+/* A sum is eight partial ones, those of every eighth product. */
+typedef struct partials {
+    _Alignas(64) double lane[8];
+} partials;
 
-static inline double total_of(const eight *of) {
-    const eight sums = *of;
-    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+static double total_of(const partials *of) {
+    const double *s = of->lane;
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }
 
-/* With `sizes` Σ|w|x and with `squares` Σ w²v of ROWS rows of weights, n apart, and PAIR positions. Each sum is eight partial
- * ones, the lanes of a vector. */
-static inline __attribute__((always_inline)) void weigh(const float *w, const double *const size[PAIR],
-                                                        const double *const variance[PAIR], int64_t n, bool sizes,
-                                                        bool squares, weighed *out) {
-    eight s[PAIR][ROWS] = {{{0}}}, q[PAIR][ROWS] = {{{0}}};
-    int64_t whole = n - n % 8;
-    for (int64_t k = 0; k < whole; k += 8) {
-        eight x[PAIR], v[PAIR];
-#pragma GCC unroll 2
-        for (int p = 0; p < PAIR; p++) {
-            if (sizes) memcpy(&x[p], size[p] + k, sizeof x[p]);
-            if (squares) memcpy(&v[p], variance[p] + k, sizeof v[p]);
+/* Absolute values of n weights and their squares. */
+FD_FOR_EACH_CPU
+static void widen(const float *restrict w, int64_t n, double *restrict size, double *restrict square) {
+    for (int64_t k = 0; k < n; k++) {
+        double a = fabs((double)w[k]);
+        size[k] = a;
+        square[k] = a * a;
+    }
+}
+
+/* Adds Σ w·x of ROWS rows, PIECE apart, and PAIR positions to the partial sums, a vector of these at a time, which stay in
+ * registers: of as many lanes as the processor's have. Both add
+ * in the same order, so they give the same bits. */
+#define ADD_PRODUCTS(NAME, VECTOR)                                                                                     \
+    FD_FOR_EACH_CPU                                                                                                    \
+    static void NAME(const double *w, const double *const x[PAIR], int64_t n, partials sums[PAIR][ROWS]) {             \
+        enum { LANES = sizeof(VECTOR) / sizeof(double) };                                                              \
+        const int64_t whole = n - n % 8;                                                                               \
+        for (int lane = 0; lane < 8; lane += LANES) {                                                                  \
+            VECTOR s[PAIR][ROWS], xs[PAIR], row;                                                                       \
+            _Pragma("GCC unroll 8") for (int i = 0; i < PAIR * ROWS; i++)                                              \
+                memcpy(&s[i / ROWS][i % ROWS], &sums[i / ROWS][i % ROWS].lane[lane], sizeof(VECTOR));                  \
+            for (int64_t k = lane; k < whole; k += 8) {                                                                \
+                _Pragma("GCC unroll 2") for (int p = 0; p < PAIR; p++) memcpy(&xs[p], x[p] + k, sizeof(VECTOR));       \
+                _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                               \
+                    memcpy(&row, w + r * PIECE + k, sizeof row);                                                       \
+                    _Pragma("GCC unroll 2") for (int p = 0; p < PAIR; p++) s[p][r] += row * xs[p];                     \
+                }                                                                                                      \
+            }                                                                                                          \
+            _Pragma("GCC unroll 8") for (int i = 0; i < PAIR * ROWS; i++)                                              \
+                memcpy(&sums[i / ROWS][i % ROWS].lane[lane], &s[i / ROWS][i % ROWS], sizeof(VECTOR));                  \
+        }                                                                                                              \
+        for (int i = 0; i < PAIR * ROWS; i++)                                                                          \
+            for (int64_t k = whole; k < n; k++)                                                                        \
+                sums[i / ROWS][i % ROWS].lane[0] += w[i % ROWS * PIECE + k] * x[i / ROWS][k];                          \
+    }
+
+ADD_PRODUCTS(add_by_four, four)
+ADD_PRODUCTS(add_by_eight, eight)
+
+static void add_products(const double *w, const double *const x[PAIR], int64_t n, partials sums[PAIR][ROWS]) {
+#ifdef __x86_64__
+    if (!__builtin_cpu_supports("avx512f")) {
+        add_by_four(w, x, n, sums);
+        return;
+    }
+#endif
+    add_by_eight(w, x, n, sums);
+}
+
+/* A thread's own: ROWS rows of a piece, and the partial sums of all positions. */
+typedef struct workspace {
+    _Alignas(64) double size[ROWS * PIECE], square[ROWS * PIECE];
+    float row[PIECE];
+    partials (*sizes)[PAIR][ROWS], (*squares)[PAIR][ROWS]; /* [n_pair], behind it */
+} workspace;
+
+/* Rows first … of the product, the last one again past its end: Σ|w|x into `sizes` and Σ w²v into `squares` (x, v NULL: not asked for). */
+static void weigh_rows(const fd_product *p, int64_t first, const double *x, const double *v, workspace *to) {
+    const fd_weight *w = p->weight;
+    const int64_t n = w->n_col, row_bytes = fd_dtype_row_bytes(w->dtype, n), n_pair = (p->n_pos + 1) / PAIR;
+    if (x) memset(to->sizes, 0, sizeof *to->sizes * (size_t)n_pair);
+    if (v) memset(to->squares, 0, sizeof *to->squares * (size_t)n_pair);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t m = n - at < PIECE ? n - at : PIECE;
+        for (int64_t r = 0; r < ROWS; r++) {
+            const int64_t row = p->first_row + (first + r < p->n_row ? first + r : p->n_row - 1);
+            fd_dequantize_row(w->dtype, (const char *)w->data + row * row_bytes + fd_dtype_row_bytes(w->dtype, at),
+                              to->row, m);
+            widen(to->row, m, to->size + r * PIECE, to->square + r * PIECE);
         }
-#pragma GCC unroll 4
-        for (int r = 0; r < ROWS; r++) {
-            eight_floats narrow;
-            memcpy(&narrow, w + r * n + k, sizeof narrow);
-            eight a = (eight)((eight_bits) __builtin_convertvector(narrow, eight) & INT64_MAX); /* fabs */
-#pragma GCC unroll 2
-            for (int p = 0; p < PAIR; p++) {
-                if (sizes) s[p][r] += a * x[p];
-                if (squares) q[p][r] += a * a * v[p];
-            }
+        for (int64_t i = 0; i < n_pair; i++) {
+            const int64_t one = PAIR * i * n + at, other = PAIR * i + 1 < p->n_pos ? one + n : one;
+            if (x) add_products(to->size, (const double *[]){x + one, x + other}, m, to->sizes[i]);
+            if (v) add_products(to->square, (const double *[]){v + one, v + other}, m, to->squares[i]);
         }
     }
-    for (int p = 0; p < PAIR; p++)
-        for (int r = 0; r < ROWS; r++) {
-            for (int64_t k = whole; k < n; k++) {
-                double a = fabs((double)w[r * n + k]);
-                if (sizes) s[p][r][0] += a * size[p][k];
-                if (squares) q[p][r][0] += a * a * variance[p][k];
-            }
-            out->size[p][r] = total_of(&s[p][r]);
-            out->square[p][r] = total_of(&q[p][r]);
-        }
-}
-
-FD_FOR_EACH_CPU
-static void weigh_both(const float *w, const double *const size[PAIR], const double *const variance[PAIR], int64_t n,
-                       weighed *out) {
-    weigh(w, size, variance, n, true, true, out);
-}
-
-/* Where v is 0 throughout, as in binary32 from recorded inputs. */
-FD_FOR_EACH_CPU
-static void weigh_sizes(const float *w, const double *const size[PAIR], int64_t n, weighed *out) {
-    weigh(w, size, NULL, n, true, false, out);
-}
-
-/* Where the sizes are known. */
-FD_FOR_EACH_CPU
-static void weigh_squares(const float *w, const double *const variance[PAIR], int64_t n, weighed *out) {
-    weigh(w, NULL, variance, n, false, true, out);
 }
 
 /* Inf · 0 is NaN: weights that are not finite show in the sizes, too. */
-static bool is_finite(const weighed *sums) {
+static bool is_finite(const workspace *of, int64_t n_pair) {
     double sum = 0;
-    for (int p = 0; p < PAIR; p++)
-        for (int r = 0; r < ROWS; r++) sum += sums->size[p][r];
+    for (int64_t i = 0; i < n_pair; i++)
+        for (int p = 0; p < PAIR; p++)
+            for (int r = 0; r < ROWS; r++) sum += total_of(&of->sizes[i][p][r]);
     return isfinite(sum) != 0;
 }
 
@@ -100,41 +129,48 @@ static bool all_zero(const double *v, int64_t n) {
     return zero;
 }
 
+/* Sums of ROWS rows; size NULL: not asked for. */
+static void sum_rows(const fd_product *p, int64_t first, const double *x, const double *v, bool any_variance,
+                     workspace *own, double *size, double *square) {
+    const int64_t n_pair = (p->n_pos + 1) / PAIR, end = p->n_row - first < ROWS ? p->n_row : first + ROWS;
+    bool squares = any_variance || !size;
+    weigh_rows(p, first, size ? x : NULL, squares ? v : NULL, own);
+    if (!squares && !is_finite(own, n_pair)) { /* as in binary32 from recorded inputs, where v is 0 throughout */
+        weigh_rows(p, first, NULL, v, own);
+        squares = true;
+    }
+    for (int64_t pos = 0; pos < p->n_pos; pos++)
+        for (int64_t row = first; row < end; row++) {
+            const int64_t at = pos * p->n_row + row;
+            if (size) size[at] = total_of(&own->sizes[pos / PAIR][pos % PAIR][row - first]);
+            square[at] = squares ? total_of(&own->squares[pos / PAIR][pos % PAIR][row - first]) : 0;
+        }
+}
+
+static size_t workspace_bytes(int64_t n_pair) {
+    return sizeof(workspace) + 2 * (size_t)n_pair * sizeof(partials[PAIR][ROWS]);
+}
+
+static workspace *thread_workspace(void *memory, int64_t n_pair) {
+    workspace *own = (void *)((char *)memory + (size_t)omp_get_thread_num() * workspace_bytes(n_pair));
+    own->sizes = (void *)(own + 1);
+    own->squares = own->sizes + n_pair;
+    return own;
+}
+
 /* size NULL: not asked for. */
 static fd_code weigh_on_cpu(const fd_product *p, const double *x, const double *v, double *size, double *square,
                             fd_error *err) {
-    const fd_weight *w = p->weight;
-    int64_t n = w->n_col, row_bytes = fd_dtype_row_bytes(w->dtype, n);
-    float *memory = malloc(sizeof *memory * (size_t)(omp_get_max_threads() * ROWS * n));
-    if (!memory) return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", w->name);
-    bool any_variance = !all_zero(v, p->n_pos * n);
-#pragma omp parallel for schedule(static) if (p->n_row * n * p->n_pos > MANY)
-    for (int64_t first = 0; first < p->n_row; first += ROWS) { /* rows outside: each is dequantised once */
-        int64_t n_row = p->n_row - first < ROWS ? p->n_row - first : ROWS;
-        float *rows = memory + omp_get_thread_num() * ROWS * n;
-        for (int64_t r = 0; r < ROWS; r++) { /* past the last: that again */
-            int64_t row = p->first_row + first + (r < n_row ? r : n_row - 1);
-            fd_dequantize_row(w->dtype, (const char *)w->data + row * row_bytes, rows + r * n, n);
-        }
-        for (int64_t pos = 0; pos < p->n_pos; pos += PAIR) {
-            const double *sizes[PAIR], *variances[PAIR];
-            weighed sums;
-            for (int i = 0; i < PAIR; i++) {
-                int64_t at = (pos + i < p->n_pos ? pos + i : p->n_pos - 1) * n;
-                sizes[i] = size ? x + at : NULL;
-                variances[i] = v + at;
-            }
-            if (!size)
-                weigh_squares(rows, variances, n, &sums);
-            else if (!any_variance)
-                weigh_sizes(rows, sizes, n, &sums);
-            if (size && (any_variance || !is_finite(&sums))) weigh_both(rows, sizes, variances, n, &sums);
-            for (int64_t i = 0; i < PAIR && pos + i < p->n_pos; i++)
-                for (int64_t r = 0; r < n_row; r++) {
-                    if (size) size[(pos + i) * p->n_row + first + r] = sums.size[i][r];
-                    square[(pos + i) * p->n_row + first + r] = sums.square[i][r];
-                }
-        }
+    const int64_t n_pair = (p->n_pos + 1) / PAIR;
+    void *memory = aligned_alloc(sizeof(partials), (size_t)omp_get_max_threads() * workspace_bytes(n_pair));
+    if (!memory) return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", p->weight->name);
+    const bool any_variance = !all_zero(v, p->n_pos * p->weight->n_col);
+#pragma omp parallel if (p->n_row * p->weight->n_col * p->n_pos > MANY)
+    {
+        workspace *own = thread_workspace(memory, n_pair);
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < p->n_row; first += ROWS)
+            sum_rows(p, first, x, v, any_variance, own, size, square);
     }
     free(memory);
     return FD_OK;

@@ -89,7 +89,8 @@ typedef struct fd_attribution_options {
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
     void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;
-    bool rows_alone; /* on_row is all that is asked for: nothing is found */
+    bool rows_alone;   /* on_row is all that is asked for: nothing is found */
+    bool values_alone; /* nor are bounds: each row's tau is 0. A fifth of the work or less */
     bool sample; /* judge the first 8 and last 8 positions of the first, middle and last layer (to infer a class); the
                     first 16 where replaying what lies between would take matrix products */
 } fd_attribution_options;

@@ -95,6 +95,12 @@ fd_code fd_class_case_open(fd_evidence *e, const fd_numerics_class *numerics, fd
     return FD_OK;
 }
 
+void fd_class_case_again(fd_class_case *c) {
+    const int64_t n = (int64_t)c->evidence->graph->n_node * c->evidence->n_slot;
+    for (int64_t i = 0; i < n; i++) c->rows[i] = (fd_evidence_row){.z = -1};
+    c->values_alone = false;
+}
+
 void fd_class_case_free(fd_class_case *c) {
     free(c->rows);
     c->rows = NULL;
@@ -134,13 +140,13 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_class_case *c = user;
     fd_evidence *e = c->evidence;
     int32_t node = row->node->id;
-    fd_evidence_row seen = {0};
+    fd_evidence_row seen = {.typical = INFINITY};
     double squares = 0, size = 0, errors = 0;
     if (has_nan(row)) return;
     if (!e->finest) note_storage(e, row);
     if (!e->finest) note_logits(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
-        double z = fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
+        double z = c->values_alone ? 0 : fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
         if (isfinite(row->tau[i])) squares += row->tau[i] * row->tau[i];
         double error = row->candidate[i] - row->replayed[i];

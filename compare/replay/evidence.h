@@ -18,7 +18,7 @@
 typedef struct fd_evidence_row { /* one node at one position */
     float z;                     /* largest; negative: not judged */
     float tau, error;            /* root mean square: the bound's, the error's */
-    float typical;               /* root mean square of what the class's roundings leave as a rule */
+    float typical;               /* root mean square of what the class's roundings leave as a rule; Inf: not asked */
     bool unknown;                /* which is as large as the row: it says nothing */
     float left, remains;         /* fd_row_oddness, fd_row_left */
     bool through;                /* computed through unrecorded tensors */
@@ -64,6 +64,8 @@ typedef struct fd_class_case {
     int32_t n_plain, n_plain_needed; /* products computed from recorded tensors alone: rounded, needed, as above */
     bool rounds_products;            /* any of those that were judged */
     fd_evidence_row *rows;           /* [n_node, n_slot]; owned */
+    bool values_alone;               /* rows come without bounds, and count as within */
+    bool part; /* no more was computed than what refutes it: n_beyond is at least that, n_outside not known */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
@@ -71,7 +73,8 @@ void fd_evidence_close(fd_evidence *evidence);
 
 /* FD_ERR_MEMORY. The first one weighed is not freed while others are. */
 fd_code fd_class_case_open(fd_evidence *evidence, const fd_numerics_class *numerics, fd_class_case *out, fd_error *err);
-void fd_class_case_free(fd_class_case *c); /* {0} is fine */
+void fd_class_case_free(fd_class_case *c);  /* {0} is fine */
+void fd_class_case_again(fd_class_case *c); /* without rows, which then come with bounds */
 
 /* fd_attribution_options.on_row, with the fd_class_case as `user`. */
 void fd_evidence_add(void *user, const fd_attribution_row *row);
@@ -79,7 +82,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row);
 /* The same rows again, judged in the class's fd_numerics_class_typical. */
 void fd_evidence_add_typical(void *user, const fd_attribution_row *row);
 
-/* What the rows that were added say of the class: the fields of the case. */
+/* What the rows that were added say of the class: the fields of the case. May be asked again after more. */
 void fd_evidence_weigh(fd_class_case *c);
 
 /* Tensors that `wide` rounds much more than `tight` does, and of those the ones that `tight` does not explain. A kind is

@@ -176,6 +176,12 @@ static double left_of(const fd_class_case *c, int32_t node, double *remains) {
 void fd_evidence_weigh(fd_class_case *c) {
     fd_evidence *e = c->evidence;
     tally kinds[2] = {{0}};
+    *c = (fd_class_case){.evidence = e,
+                         .numerics = c->numerics,
+                         .first = -1,
+                         .rows = c->rows,
+                         .loses_to_steps = c->loses_to_steps,
+                         .values_alone = c->values_alone};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];
         float z = -1;

@@ -95,14 +95,19 @@ static bool is_decided(const fd_class_cases *c, int32_t chosen, int32_t least) {
     return decided;
 }
 
-/* The strictest class that fits best of all and was refuted: what a choice by fit would have been. -1: none fits
+/* The strictest class that fits best of all and was refuted: what a choice by fit would have been. *best -1: none fits
  * better. */
-static int32_t best_refuted(const fd_class_cases *c, int32_t least) {
-    int32_t best = -1;
-    for (int32_t i = 1; i < c->n; i++)
-        if (c->refuted[i] && c->at[i].n_beyond < least && (best < 0 || c->at[i].n_beyond < c->at[best].n_beyond))
-            best = i;
-    return best;
+static fd_code best_refuted(const fd_attribution_options *options, fd_class_cases *c, int32_t least, int32_t *best,
+                            fd_error *err) {
+    *best = -1;
+    for (int32_t i = 1; i < c->n && least > 0; i++) {
+        if (!c->refuted[i] || c->at[i].n_beyond >= least) continue;
+        FD_TRY(fd_class_case_complete(options, &c->at[i], err));
+        if (c->at[i].n_beyond >= least) continue;
+        *best = i;
+        least = c->at[i].n_beyond;
+    }
+    return FD_OK;
 }
 
 /* Another class that gives all of the sample. What departs from the chosen one is then a bug, or the other class: of one that
@@ -128,13 +133,14 @@ static void note_rivals(const fd_class_cases *c, int32_t chosen, fd_class_eviden
 }
 
 /* What speaks for another class than the one chosen. */
-static void describe(const fd_graph *graph, const fd_class_cases *c, int32_t chosen, int32_t least,
-                     fd_class_evidence *out) {
+static fd_code describe(const fd_attribution_options *options, fd_class_cases *c, int32_t chosen, int32_t least,
+                        fd_class_evidence *out, fd_error *err) {
     const fd_class_case *finest = &c->at[0];
-    int32_t refuted = best_refuted(c, least);
-    if (finest->first < 0) return;
-    snprintf(out->other, sizeof out->other, "%s", c->at[chosen > 0 || refuted < 0 ? 0 : refuted].numerics->name);
-    snprintf(out->node, sizeof out->node, "%s", graph->nodes[finest->first].name);
+    int32_t refuted = -1;
+    if (finest->first < 0) return FD_OK;
+    if (chosen == 0) FD_TRY(best_refuted(options, c, least, &refuted, err));
+    snprintf(out->other, sizeof out->other, "%s", c->at[refuted < 0 ? 0 : refuted].numerics->name);
+    snprintf(out->node, sizeof out->node, "%s", options->graph->nodes[finest->first].name);
     if (chosen > 0) {
         out->kind = FD_EVIDENCE_STRICTER;
         out->n = finest->n_beyond;
@@ -149,6 +155,7 @@ static void describe(const fd_graph *graph, const fd_class_cases *c, int32_t cho
         out->n_of = c->storage.n_seen;
         out->digits = c->storage.digits;
     }
+    return FD_OK;
 }
 
 static bool in_one_layer(const fd_class_need *need) {
@@ -255,19 +262,20 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++)
         doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]) || is_for_mix_alone(&seen, &c, i);
+    if (code == FD_OK) {
+        int32_t least, chosen = choose(&c, &least);
+        *out = c.at[chosen].numerics;
+        bool too_large =
+            fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
+        evidence->undecided =
+            !is_decided(&c, chosen, least) || doubtful[chosen] || too_large || (one_rounding && chosen > 0);
+        evidence->one_tensor = c.at[chosen].n_judged <= 1;
+        note_rivals(&c, chosen, evidence);
+        code = describe(options, &c, chosen, least, evidence, err);
+    }
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
-    if (code != FD_OK) return code;
-    int32_t least, chosen = choose(&c, &least);
-    *out = c.at[chosen].numerics;
-    bool too_large =
-        fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
-    evidence->undecided =
-        !is_decided(&c, chosen, least) || doubtful[chosen] || too_large || (one_rounding && chosen > 0);
-    evidence->one_tensor = c.at[chosen].n_judged <= 1;
-    describe(options->graph, &c, chosen, least, evidence);
-    note_rivals(&c, chosen, evidence);
-    return FD_OK;
+    return code;
 }
 
 fd_code fd_class_of_16_bit_values(const fd_attribution_options *options, const fd_numerics_class *given,

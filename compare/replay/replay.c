@@ -138,7 +138,7 @@ static fd_code reserve(fd_replay *replay, const fd_node *node, int64_t stride, f
     size_t y = node->op == FD_OP_KV_WRITE ? sizeof(double) * (size_t)(replay->n_kv * stride) : rows;
     drop_node_rows(replay);
     replay->y = calloc(1, y);
-    replay->tau = malloc(rows);
+    replay->tau = calloc(1, rows);
     replay->candidate = calloc(1, rows);
     replay->scratch = malloc(sizeof(double) * (size_t)stride);
     if (replay->y && replay->tau && replay->candidate && replay->scratch) return FD_OK;
@@ -182,7 +182,7 @@ static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t strid
     bool earlier = cache && replay->pos0 > 0 && state->missing;
     if (any_missing && !(earlier && state->span_first < span_first)) state->span_first = span_first;
     state->missing = any_missing || earlier;
-    if (replay->o.numerics->exact || !(any_missing || state->samples[0])) return FD_OK;
+    if (replay->o.numerics->exact || replay->o.values_alone || !(any_missing || state->samples[0])) return FD_OK;
     return fd_replay_store_samples(replay, node, stride, before, err);
 }
 
@@ -201,6 +201,7 @@ static int32_t span_of(const fd_replay *replay, const fd_node *node) {
 static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     const fd_graph *graph = replay->o.graph;
     bool exact = replay->o.numerics->exact;
+    const bool bounded = !exact && !replay->o.values_alone;
     void *table = NULL;
     double *input_error = NULL;
     fd_op_args args = {.graph = graph,
@@ -230,11 +231,11 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     for (int k = 0; k < FD_MAX_WEIGHTS; k++)
         if (node->weight[k] >= 0) args.weight[k] = &graph->weights[node->weight[k]];
     fd_code code = node->op == FD_OP_ROPE ? fd_replay_rope_tables(replay, &args, &table, err) : FD_OK;
-    if (code == FD_OK && node->op != FD_OP_TOP_K && !exact)
+    if (code == FD_OK && node->op != FD_OP_TOP_K && bounded)
         code = node->op == FD_OP_KV_WRITE ? fd_replay_cache_flips(replay, node, &input_error, err)
                                           : fd_replay_flip_error(replay, node, args.weight[0], &input_error, err);
     if (input_error) bound.in_error[0] = input_error;
-    if (node->op == FD_OP_TOP_K && !exact) {
+    if (node->op == FD_OP_TOP_K && bounded) {
         code = fd_replay_router_error(replay, node, &input_error, err);
         bound.in_error[0] = input_error;
     }
@@ -244,8 +245,8 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     const fd_numerics_class *of_product = NULL;
     if (code == FD_OK) code = fd_replay_choose_factors(replay, node, args, &of_product, err);
     if (of_product) bound.numerics = of_product;
-    if (code == FD_OK) code = fd_bound(&bound, replay->tau, err);
-    if (code == FD_OK) code = fd_replay_recompute(replay, node, &bound, err);
+    if (code == FD_OK && bounded) code = fd_bound(&bound, replay->tau, err);
+    if (code == FD_OK && bounded) code = fd_replay_recompute(replay, node, &bound, err);
     free(table);
     free(input_error);
     return code;

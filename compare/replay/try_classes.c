@@ -90,29 +90,73 @@ static bool is_needless(void *user, int32_t i) {
     return is_too_coarse(s, i) || storage_refutes(s, i) || (s->explained && !fd_class_leaves_nothing(s->class_[i]));
 }
 
-static fd_code judge_sample(const search *s, int32_t i, const fd_numerics_class *numerics,
+static fd_code judge_sample(const fd_attribution_options *options, const fd_numerics_class *numerics, fd_class_case *c,
                             void (*add)(void *, const fd_attribution_row *), fd_error *err) {
-    fd_attribution_options how = *s->o;
+    fd_attribution_options how = *options;
     fd_attribution found;
     how.ref = NULL; /* what was inherited says nothing about the class */
     how.numerics = numerics;
     how.sample = how.rows_alone = true;
+    how.values_alone = c->values_alone;
     how.on_row = add;
     how.progress = NULL;
-    how.user = (void *)&s->cases[i];
+    how.user = c;
     fd_code code = fd_attribute_errors(&how, &found, err);
     fd_attribution_free(&found);
     return code;
 }
 
+/* What a class that repeats roundings leaves of each row shows most of them to be another engine's: bounds, which take most of the
+ * time, say nothing more. */
+static bool is_told_by_values(const fd_numerics_class *c) {
+    return c->replays_inputs && fd_class_leaves_nothing(c);
+}
+
+/* The trace refutes it whatever else is computed of it. */
+static bool is_refuted(const search *s, const fd_class_case *own) {
+    const fd_numerics_class *c = own->numerics;
+    bool of_the_type = s->found->stored > 0x1p-24 && c->u_out >= s->found->stored; /* 16 bits hide what it would need */
+    /* it takes 16-bit values as they come */
+    const bool mixed = c->u_shown > 0;
+    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, c));
+    room_alone |= fd_evidence_shapes_disagree(s->seen, own);
+    return !of_the_type && (fd_case_refuted(own) || room_alone);
+}
+
+static fd_code judge_typical(const fd_attribution_options *options, fd_class_case *c, fd_error *err) {
+    const fd_numerics_class typical = fd_numerics_class_typical(c->numerics);
+    FD_TRY(judge_sample(options, &typical, c, fd_evidence_add_typical, err));
+    fd_evidence_weigh(c);
+    return FD_OK;
+}
+
 /* fd_jobs.run */
 static fd_code try_class(void *user, int32_t i, fd_error *err) {
     search *s = user;
-    const fd_numerics_class typical = fd_numerics_class_typical(s->class_[i]);
-    FD_TRY(fd_class_case_open(s->seen, s->class_[i], &s->cases[i], err));
-    FD_TRY(judge_sample(s, i, s->class_[i], fd_evidence_add, err));
-    if (!fd_class_leaves_nothing(&typical)) FD_TRY(judge_sample(s, i, &typical, fd_evidence_add_typical, err));
-    fd_evidence_weigh(&s->cases[i]);
+    fd_class_case *c = &s->cases[i];
+    FD_TRY(fd_class_case_open(s->seen, s->class_[i], c, err));
+    c->values_alone = i > 0 && is_told_by_values(c->numerics);
+    if (c->values_alone) {
+        FD_TRY(judge_sample(s->o, c->numerics, c, fd_evidence_add, err));
+        fd_evidence_weigh(c);
+        c->part = is_refuted(s, c) && !fd_case_leaves_nothing(c);
+        if (c->part) return FD_OK;
+        fd_class_case_again(c);
+    }
+    FD_TRY(judge_sample(s->o, c->numerics, c, fd_evidence_add, err));
+    fd_evidence_weigh(c);
+    if (fd_class_leaves_nothing(c->numerics)) return FD_OK;
+    c->part = i > 0 && is_refuted(s, c);
+    return c->part ? FD_OK : judge_typical(s->o, c, err);
+}
+
+fd_code fd_class_case_complete(const fd_attribution_options *options, fd_class_case *c, fd_error *err) {
+    if (!c->part) return FD_OK;
+    c->part = false;
+    if (!c->values_alone) return judge_typical(options, c, err);
+    fd_class_case_again(c);
+    FD_TRY(judge_sample(options, c->numerics, c, fd_evidence_add, err));
+    fd_evidence_weigh(c);
     return FD_OK;
 }
 
@@ -131,12 +175,7 @@ static bool take_case(void *user, int32_t i) {
     const fd_class_case *own = &c->at[c->n];
     c->at[c->n] = s->cases[i];
     s->cases[i].rows = NULL;
-    bool of_the_type = c->stored > 0x1p-24 && own->numerics->u_out >= c->stored; /* 16 bits hide what it would need */
-    /* it takes 16-bit values as they come */
-    const bool mixed = own->numerics->u_shown > 0;
-    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, own->numerics));
-    room_alone |= c->n > 0 && fd_evidence_shapes_disagree(s->seen, own);
-    bool refuted = c->refuted[c->n] = c->n > 0 && !of_the_type && (fd_case_refuted(own) || room_alone);
+    bool refuted = c->refuted[c->n] = c->n > 0 && is_refuted(s, own);
     c->n++;
     if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));
     bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));

@@ -25,6 +25,9 @@ typedef struct fd_class_cases {
 fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
                        fd_error *err);
 
+/* What was left out of a refuted class's case (fd_class_case.part). */
+fd_code fd_class_case_complete(const fd_attribution_options *options, fd_class_case *c, fd_error *err);
+
 /* Scores or weights in the candidate's trace have left the kernel: attention is not fused. */
 bool fd_shows_attention(const fd_attribution_options *options);
 
