@@ -197,11 +197,13 @@ static fd_code look_for_values(const fd_source *source, size_t i, bool *zeros, b
     return values ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", fd_source_at(source, i)->name);
 }
 
+/* Of the first step: where later ones alone are NaN, the first NaN is looked for. */
 static fd_code doubt_values(const fd_source *source, char *out, size_t size, fd_error *err) {
+    const int32_t first = fd_source_at(source, 0)->step;
     size_t n = 0, n_zeros = 0, n_nan = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
         bool zeros, nan;
-        if (!is_value(fd_source_at(source, i))) continue;
+        if (!is_value(fd_source_at(source, i)) || fd_source_at(source, i)->step != first) continue;
         FD_TRY(look_for_values(source, i, &zeros, &nan, err));
         n_zeros += zeros;
         n_nan += nan;

@@ -41,7 +41,7 @@ typedef enum fd_guess {
     FD_GUESS_FACTOR, /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
     FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
-    FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
+    FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on, or (`which` 1) these are added to them */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
@@ -124,6 +124,7 @@ typedef enum fd_statistic {
 typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
+    FD_OWN_COLUMN_FACTOR, /* of what a weight makes; a bias, where the op has one, is added afterwards */
     FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
     FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
     FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
