@@ -155,8 +155,8 @@ FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 FD_APPLIES(has_eps, node->eps > 0.0f)
 FD_EDIT(eps_missing, node->eps = 0.0f)
 
-/* LayerNorm with r by `scale_of`; `centred`: the mean is taken off. */
-static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centred) {
+/* LayerNorm with r by `scale_of`; `centred`: the mean is taken off; `weighted`: and w is multiplied by. */
+static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centred, bool weighted) {
     int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * fd_node_width(args->node) / n;
     for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
@@ -167,7 +167,7 @@ static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centre
         float *b = args->weight[1] ? fd_fault_row(args->weight[1], row % args->weight[1]->n_row) : NULL;
         for (int64_t i = 0; i < n; i++) {
             y[i] = y[i] * scale;
-            if (w) y[i] = y[i] * w[i];
+            if (w && weighted) y[i] = y[i] * w[i];
             if (b) y[i] = y[i] + b[i];
         }
         free(w);
@@ -175,15 +175,15 @@ static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centre
     }
 }
 /* x / sqrt(mean(x²) + eps): the mean stays. */
-FD_OVERRIDE(mean_kept, layer_norm_by(args, scale_right, false))
-FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, scale_n_less_one, true))
+FD_OVERRIDE(mean_kept, layer_norm_by(args, scale_right, false, true))
+FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, scale_n_less_one, true, true))
 
-FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, scale_eps_outside, true))
+FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, scale_eps_outside, true, true))
+FD_OVERRIDE(layer_weight_missing, layer_norm_by(args, scale_right, true, false))
 
 FD_APPLIES(has_norm_bias, node->weight[1] >= 0)
 FD_EDIT(norm_bias_missing, node->weight[1] = -1)
 FD_APPLIES(has_norm_weight, node->weight[0] >= 0)
-FD_EDIT(norm_weight_missing, node->weight[0] = -1)
 
 FD_APPLIES(is_norm, node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM)
 
@@ -250,7 +250,7 @@ static const fd_fault rows[] = {
     {LAYER_NORM("layer_norm_bias_missing", "LayerNorm's bias is not added"), .applies = has_norm_bias,
      .edit = norm_bias_missing},
     {LAYER_NORM("layer_norm_weight_missing", "LayerNorm does not multiply by its weight"), .applies = has_norm_weight,
-     .edit = norm_weight_missing},
+     .override = layer_weight_missing},
     {LAYER_NORM("layer_norm_eps_outside_root", "LayerNorm divides by sqrt(variance) + eps, not by sqrt(variance + eps)"),
      .applies = has_eps, .override = layer_eps_outside},
 };
