@@ -112,7 +112,8 @@ static void exchange_slot(fd_fault_site *site, int slot, const char *one, const 
         const fd_weight *w = &site->graph->weights[i];
         const fd_weight *own = fd_fault_weight(site->graph, node, slot);
         if (strncmp(w->name, prefix, size) != 0 || strncmp(w->name + size, wanted, strlen(wanted)) != 0 ||
-            strcmp(w->name + size + strlen(wanted), slot ? ".bias" : ".weight") != 0 || w->n_row != own->n_row || w->n_col != own->n_col)
+            strcmp(w->name + size + strlen(wanted), slot ? ".bias" : ".weight") != 0 || w->n_row != own->n_row ||
+            w->n_col != own->n_col)
             continue;
         node->weight[slot] = i;
         return;
@@ -191,10 +192,20 @@ static const fd_fault rows[] = {
      .nodes = "ffn_gate ffn_up", .edit = gate_up_swapped, .info.pair = true},
     {LOADER("k_v_swapped", "attn_k", "the K and V matrices are exchanged"), .nodes = "attn_k attn_v",
      .edit = k_v_swapped, .info.pair = true},
-    {LOADER("gate_up_biases_swapped", "ffn_gate", "the gate and up matrices of the FFN are exchanged, and so are their biases"),
-     .nodes = "ffn_gate ffn_up", .applies = has_bias, .edit = gate_up_biases_swapped, .info.pair = true},
-    {LOADER("k_v_biases_swapped", "attn_k", "the K and V matrices are exchanged, and so are their biases"),
-     .nodes = "attn_k attn_v", .applies = has_bias, .edit = k_v_biases_swapped, .info.pair = true},
+    /* Of products: the hashes of weights are asked for one weight at a time, and of a bias for none. */
+    {.info = {"gate_up_biases_swapped", "matmul",
+              "the gate and up matrices of the FFN are exchanged, and so are their biases", "ffn_gate", false,
+              .pair = true},
+     .op = FD_OP_MATMUL,
+     .nodes = "ffn_gate ffn_up",
+     .applies = has_bias,
+     .edit = gate_up_biases_swapped},
+    {.info = {"k_v_biases_swapped", "matmul", "the K and V matrices are exchanged, and so are their biases", "attn_k",
+              false, .pair = true},
+     .op = FD_OP_MATMUL,
+     .nodes = "attn_k attn_v",
+     .applies = has_bias,
+     .edit = k_v_biases_swapped},
     {.info = {"qk_norms_swapped", "loader", "the weights of Q's and K's norms are exchanged", "attn_q_norm", false,
               .pair = true},
      .op = FD_OP_RMS_NORM,

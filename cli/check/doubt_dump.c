@@ -54,8 +54,10 @@ static step_rows rows_of_step(const fd_source *source, int32_t step) {
 }
 
 /* Steps of one token whose arrays are all as wide as the model, [1, n_embd], could have n_embd rows: takes the longest
- * of such steps for one token each, as long as there are more rows than tokens. */
+ * of such steps for one token each, as long as there are more rows than tokens. Where that comes to another number of
+ * tokens, all of the longest are meant. */
 static void read_as_one_token(step_rows *steps, int32_t n, int64_t n_surplus) {
+    int64_t taken = 0;
     for (int64_t longest = n_surplus + 1; longest > 1;) {
         int64_t next = 0;
         for (int32_t s = n - 1; s >= 0; s--) { /* decode steps come last */
@@ -63,12 +65,15 @@ static void read_as_one_token(step_rows *steps, int32_t n, int64_t n_surplus) {
             if (steps[s].rows == longest && longest - 1 <= n_surplus) {
                 steps[s].rows = 1;
                 n_surplus -= longest - 1;
+                if (!taken) taken = longest;
             } else if (steps[s].rows < longest && steps[s].rows > next) {
                 next = steps[s].rows;
             }
         }
         longest = next;
     }
+    for (int32_t s = 0; s < n && n_surplus != 0; s++)
+        if (steps[s].or_one && steps[s].rows == taken) steps[s].rows = 1;
 }
 
 static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, size_t size) {

@@ -10,7 +10,7 @@
 #define NEAR 0.02
 
 fd_code fd_held_row(const fd_trace *trace, const fd_node *node, int32_t pos, double *row, bool *present,
-                        fd_error *err) {
+                    fd_error *err) {
     int64_t size = fd_node_row_stride(node, pos + 1);
     return fd_replay_read_row(trace, fd_trace_find(trace, node->name), node, pos, pos + 1, row + size, row, present,
                               err);
@@ -27,7 +27,8 @@ static double distance(const double *a, const double *b, int64_t n) {
     return sqrt(difference / size);
 }
 
-fd_code fd_held_alike(const fd_attribution_options *o, const fd_node_finding *f, char name[FD_HELD_SIZE], fd_error *err) {
+fd_code fd_held_alike(const fd_attribution_options *o, const fd_node_finding *f, char name[FD_HELD_SIZE],
+                      fd_error *err) {
     const fd_graph *graph = o->graph;
     const fd_node *own = &graph->nodes[f->node];
     int32_t n_ref = o->n_ref_pos ? o->n_ref_pos : o->n_pos;

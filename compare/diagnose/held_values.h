@@ -7,8 +7,7 @@
 enum { FD_HELD_SIZE = 96 };
 
 /* A row of a trace in binary64; `row` has room for twice as many elements. */
-fd_code fd_held_row(const fd_trace *trace, const fd_node *node, int32_t pos, double *row, bool *present,
-                    fd_error *err);
+fd_code fd_held_row(const fd_trace *trace, const fd_node *node, int32_t pos, double *row, bool *present, fd_error *err);
 
 /* The tensor of the reference that is nearest to what stands at `f`, another one or its own of another position; *name is left as it
  * is where none is near: a sound engine's are the reference's but for rounding. */

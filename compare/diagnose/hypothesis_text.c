@@ -136,7 +136,8 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         double file = 0;
         bool differ = false;
         for (int32_t i = 0, n = 0; i < graph->n_node; i++) {
-            if (graph->nodes[i].op != p->op || (h->node < 0 ? !fd_hypothesis_may_concern(h, &graph->nodes[i]) : h->node != i))
+            if (graph->nodes[i].op != p->op ||
+                (h->node < 0 ? !fd_hypothesis_may_concern(h, &graph->nodes[i]) : h->node != i))
                 continue;
             const double here = fd_parameter_of(p, &graph->nodes[i]);
             differ |= n++ && here != file;

@@ -17,10 +17,10 @@ typedef struct search {
     const fd_attribution_options *o;
     bool *ignored;                    /* [n_node] */
     bool *readers, *reached, *layers; /* [n_node]: departed, and read what is ignored; [n_node], [n_layer]: scratch */
-    bool *behind; /* [n_node]: read what was recorded after a clamp, and must not depart without it */
-    fd_attribution_options how;       /* with what is ignored */
-    double *left; /* [2, n_node] Σ(c − ŷ)² of all rows: with what was recorded, and without it */
-    double *sums; /* [n_node] of these, what on_row adds to */
+    bool *behind;               /* [n_node]: read what was recorded after a clamp, and must not depart without it */
+    fd_attribution_options how; /* with what is ignored */
+    double *left;               /* [2, n_node] Σ(c − ŷ)² of all rows: with what was recorded, and without it */
+    double *sums;               /* [n_node] of these, what on_row adds to */
     fd_misrecorded *out;
 } search;
 
