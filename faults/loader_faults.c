@@ -102,7 +102,7 @@ static void rows_n_embd(fd_fault_site *site) {
 }
 
 /* The other matrix of a pair, by its name in the file: what the same fault did to the other node does not matter. */
-static void exchange(fd_fault_site *site, const char *one, const char *other) {
+static void exchange_slot(fd_fault_site *site, int slot, const char *one, const char *other) {
     fd_node *node = site->node;
     const char *wanted = fd_fault_is_one_of(node, one) ? other : one;
     char prefix[64];
@@ -110,14 +110,25 @@ static void exchange(fd_fault_site *site, const char *one, const char *other) {
     memcpy(prefix, node->name, size);
     for (int32_t i = 0; i < site->graph->n_weight; i++) {
         const fd_weight *w = &site->graph->weights[i];
-        const fd_weight *own = fd_fault_weight(site->graph, node, 0);
+        const fd_weight *own = fd_fault_weight(site->graph, node, slot);
         if (strncmp(w->name, prefix, size) != 0 || strncmp(w->name + size, wanted, strlen(wanted)) != 0 ||
-            strcmp(w->name + size + strlen(wanted), ".weight") != 0 || w->n_row != own->n_row || w->n_col != own->n_col)
+            strcmp(w->name + size + strlen(wanted), slot ? ".bias" : ".weight") != 0 || w->n_row != own->n_row ||
+            w->n_col != own->n_col)
             continue;
-        node->weight[0] = i;
+        node->weight[slot] = i;
         return;
     }
 }
+static void exchange(fd_fault_site *site, const char *one, const char *other) {
+    exchange_slot(site, 0, one, other);
+}
+static void exchange_both(fd_fault_site *site, const char *one, const char *other) {
+    exchange_slot(site, 0, one, other);
+    exchange_slot(site, 1, one, other);
+}
+FD_APPLIES(has_bias, node->weight[1] >= 0)
+FD_EDIT(gate_up_biases_swapped, exchange_both(site, "ffn_gate", "ffn_up"))
+FD_EDIT(k_v_biases_swapped, exchange_both(site, "attn_k", "attn_v"))
 
 FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 
@@ -181,6 +192,20 @@ static const fd_fault rows[] = {
      .nodes = "ffn_gate ffn_up", .edit = gate_up_swapped, .info.pair = true},
     {LOADER("k_v_swapped", "attn_k", "the K and V matrices are exchanged"), .nodes = "attn_k attn_v",
      .edit = k_v_swapped, .info.pair = true},
+    /* Of products: the hashes of weights are asked for one weight at a time, and of a bias for none. */
+    {.info = {"gate_up_biases_swapped", "matmul",
+              "the gate and up matrices of the FFN are exchanged, and so are their biases", "ffn_gate", false,
+              .pair = true},
+     .op = FD_OP_MATMUL,
+     .nodes = "ffn_gate ffn_up",
+     .applies = has_bias,
+     .edit = gate_up_biases_swapped},
+    {.info = {"k_v_biases_swapped", "matmul", "the K and V matrices are exchanged, and so are their biases", "attn_k",
+              false, .pair = true},
+     .op = FD_OP_MATMUL,
+     .nodes = "attn_k attn_v",
+     .applies = has_bias,
+     .edit = k_v_biases_swapped},
     {.info = {"qk_norms_swapped", "loader", "the weights of Q's and K's norms are exchanged", "attn_q_norm", false,
               .pair = true},
      .op = FD_OP_RMS_NORM,

@@ -155,8 +155,8 @@ FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 FD_APPLIES(has_eps, node->eps > 0.0f)
 FD_EDIT(eps_missing, node->eps = 0.0f)
 
-/* LayerNorm with r by `scale_of`; `centred`: the mean is taken off. */
-static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centred) {
+/* LayerNorm with r by `scale_of`; `centred`: the mean is taken off; `weighted`: and w is multiplied by. */
+static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centred, bool weighted) {
     int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * fd_node_width(args->node) / n;
     for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
@@ -167,7 +167,7 @@ static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centre
         float *b = args->weight[1] ? fd_fault_row(args->weight[1], row % args->weight[1]->n_row) : NULL;
         for (int64_t i = 0; i < n; i++) {
             y[i] = y[i] * scale;
-            if (w) y[i] = y[i] * w[i];
+            if (w && weighted) y[i] = y[i] * w[i];
             if (b) y[i] = y[i] + b[i];
         }
         free(w);
@@ -175,11 +175,17 @@ static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centre
     }
 }
 /* x / sqrt(mean(x²) + eps): the mean stays. */
-FD_OVERRIDE(mean_kept, layer_norm_by(args, scale_right, false))
-FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, scale_n_less_one, true))
+FD_OVERRIDE(mean_kept, layer_norm_by(args, scale_right, false, true))
+FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, scale_n_less_one, true, true))
+
+FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, scale_eps_outside, true, true))
+FD_OVERRIDE(layer_weight_missing, layer_norm_by(args, scale_right, true, false))
 
 FD_APPLIES(has_norm_bias, node->weight[1] >= 0)
 FD_EDIT(norm_bias_missing, node->weight[1] = -1)
+FD_APPLIES(has_norm_weight, node->weight[0] >= 0)
+
+FD_APPLIES(is_norm, node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM)
 
 #define LAYER_NORM(name, summary)                                                                                      \
     .info = {name, "norm", summary, "attn_norm attn_q_norm", false}, .op = FD_OP_LAYER_NORM
@@ -206,6 +212,16 @@ static const fd_fault rows[] = {
     {QK_NORM("qk_norm_missing", "the heads of Q and K are not normed"), .override = fd_fault_copy},
     {QK_NORM("qk_norm_over_all_heads", "the heads of Q and of K are normed as one row, not each by itself"),
      .applies = of_several_heads, .override = over_all_heads},
+    {.info = {"norm_missing", "norm", "the norm before attention or FFN is left out", "attn_norm ffn_norm", false},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_norm attn_norm_2 ffn_norm",
+     .applies = is_norm,
+     .override = fd_fault_copy},
+    {.info = {"embed_norm_missing", "norm", "the norm of the embedding is left out", "token_embd_norm", true},
+     .op = FD_OP_COUNT,
+     .nodes = "token_embd_norm",
+     .applies = is_norm,
+     .override = fd_fault_copy},
     {POST_NORM("post_norm_missing", "the norm after attention or FFN is left out"), .override = fd_fault_copy},
     {NORM("layer_norm", "LayerNorm in place of RMSNorm: the mean is taken off first"), .override = layer_norm},
     {NORM("norm_sum_for_mean", "RMSNorm takes the sum of squares for their mean"), .override = sum_for_mean},
@@ -239,5 +255,10 @@ static const fd_fault rows[] = {
      .override = layer_n_less_one},
     {LAYER_NORM("layer_norm_bias_missing", "LayerNorm's bias is not added"), .applies = has_norm_bias,
      .edit = norm_bias_missing},
+    {LAYER_NORM("layer_norm_weight_missing", "LayerNorm does not multiply by its weight"), .applies = has_norm_weight,
+     .override = layer_weight_missing},
+    {LAYER_NORM("layer_norm_eps_outside_root",
+                "LayerNorm divides by sqrt(variance) + eps, not by sqrt(variance + eps)"),
+     .applies = has_eps, .override = layer_eps_outside},
 };
 const fd_fault_family fd_norm_faults = FD_FAULT_FAMILY(rows);

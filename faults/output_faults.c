@@ -34,13 +34,14 @@ FD_OVERRIDE(capped_logits, logits_with(args, capped_by_30))
 /* Logits from the stream before the last norm: the right tensor is computed, the wrong one read. */
 static void unnormed(fd_fault_site *site) {
     const fd_node *norm = &site->graph->nodes[site->node->input[0]];
-    if (norm->op == FD_OP_RMS_NORM) site->node->input[0] = norm->input[0];
+    if (norm->op == FD_OP_RMS_NORM || norm->op == FD_OP_LAYER_NORM) site->node->input[0] = norm->input[0];
 }
+FD_APPLIES(is_norm, node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM)
 
 #define OUTPUT(name, located, summary) .info = {name, "output", summary, located, true}, .nodes = located
 
 static const fd_fault rows[] = {
-    {OUTPUT("final_norm_missing", "output_norm", "the last norm is left out"), .op = FD_OP_RMS_NORM,
+    {OUTPUT("final_norm_missing", "output_norm", "the last norm is left out"), .op = FD_OP_COUNT, .applies = is_norm,
      .override = fd_fault_copy},
     {OUTPUT("logits_unnormed", "logits logits_raw", "the logits are computed from the stream before the last norm"),
      .op = FD_OP_MATMUL, .edit = unnormed},

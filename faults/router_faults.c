@@ -58,6 +58,7 @@ FD_EDIT(normalised, node->gating = FD_GATING_NORMALISED)
 FD_APPLIES(has_logits, fd_fault_sibling(graph, node, "ffn_moe_logits") >= 0)
 FD_EDIT(logits_as_weights, node->gating = FD_GATING_GATHER;
         node->input[0] = fd_fault_sibling(site->graph, node, "ffn_moe_logits"))
+FD_APPLIES(takes_probabilities, normalises(graph, node) || gathers(graph, node))
 FD_EDIT(softmax_twice, node->gating = FD_GATING_SOFTMAX)
 
 /* The chosen ones' share of all experts. */
@@ -179,7 +180,7 @@ static const fd_fault rows[] = {
      .applies = has_logits, .edit = logits_as_weights},
     {MOE("moe_softmax_twice", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "a softmax over the chosen experts' probabilities, which are a softmax already"),
-     .applies = normalises, .edit = softmax_twice},
+     .applies = takes_probabilities, .edit = softmax_twice},
     {MOE("moe_softmax_over_all", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "the softmax goes over all experts, not over the chosen ones alone"),
      .applies = softmaxes, .override = softmax_over_all},

@@ -30,9 +30,14 @@ static size_t count_axis(const fd_source *source, int32_t step, int64_t length) 
     return n;
 }
 
+typedef struct step_rows {
+    int64_t rows;
+    bool or_one; /* as many arrays have an axis of 1: the rows of one token, or a batch of one */
+} step_rows;
+
 /* The length that most arrays of the step have, more than 1 before 1 (an axis of the batch); 0: no three of four have
  * one. What most have, one of the first few has. */
-static int64_t rows_of_step(const fd_source *source, int32_t step) {
+static step_rows rows_of_step(const fd_source *source, int32_t step) {
     size_t n = 0, most = 0;
     int64_t rows = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
@@ -44,30 +49,66 @@ static int64_t rows_of_step(const fd_source *source, int32_t step) {
         }
         n++;
     }
-    return n >= FEWEST && 4 * most >= 3 * n ? rows : 0;
+    if (n < FEWEST || 4 * most < 3 * n) return (step_rows){0};
+    return (step_rows){.rows = rows, .or_one = rows > 1 && count_axis(source, step, 1) == most};
 }
 
-static bool doubt_rows(const fd_source *source, int32_t n_token, char *out, size_t size) {
-    char steps[64] = "";
+/* Steps of one token whose arrays are all as wide as the model, [1, n_embd], could have n_embd rows: takes the longest
+ * of such steps for one token each, as long as there are more rows than tokens. Where that comes to another number of
+ * tokens, all of the longest are meant. */
+static void read_as_one_token(step_rows *steps, int32_t n, int64_t n_surplus) {
+    int64_t taken = 0;
+    for (int64_t longest = n_surplus + 1; longest > 1;) {
+        int64_t next = 0;
+        for (int32_t s = n - 1; s >= 0; s--) { /* decode steps come last */
+            if (!steps[s].or_one || steps[s].rows == 1) continue;
+            if (steps[s].rows == longest && longest - 1 <= n_surplus) {
+                steps[s].rows = 1;
+                n_surplus -= longest - 1;
+                if (!taken) taken = longest;
+            } else if (steps[s].rows < longest && steps[s].rows > next) {
+                next = steps[s].rows;
+            }
+        }
+        longest = next;
+    }
+    for (int32_t s = 0; s < n && n_surplus != 0; s++)
+        if (steps[s].or_one && steps[s].rows == taken) steps[s].rows = 1;
+}
+
+static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, size_t size) {
+    char text[64] = "";
     size_t at = 0;
     int64_t sum = 0;
-    int32_t n = 0;
-    for (int32_t s = 0; s < fd_source_n_step(source); s++) {
-        const int64_t rows = rows_of_step(source, s);
-        if (rows == 0) return false;
-        if (at < sizeof steps - 24)
-            at += (size_t)snprintf(steps + at, sizeof steps - at, "%s%lld", n ? " + " : "", (long long)rows);
-        sum += rows;
-        n++;
+    for (int32_t s = 0; s < n; s++) sum += steps[s].rows;
+    read_as_one_token(steps, n, sum - n_token);
+    sum = 0;
+    for (int32_t s = 0; s < n; s++) {
+        if (at < sizeof text - 24)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", s ? " + " : "", (long long)steps[s].rows);
+        sum += steps[s].rows;
     }
-    if (n == 0 || sum == n_token || (sum == n && sum < n_token)) return false; /* the last row of each step is enough */
+    if (n == 0 || sum == n_token || (sum == n && sum < n_token)) return; /* the last row of each step is enough */
     const int used = snprintf(out, size, "its arrays have %lld row%s", (long long)sum, sum == 1 ? "" : "s");
-    const int more = n > 1 ? snprintf(out + used, size - (size_t)used, " (%s%s in %d steps)", steps,
-                                      at < sizeof steps - 24 ? "" : " …", n)
+    const int more = n > 1 ? snprintf(out + used, size - (size_t)used, " (%s%s in %d steps)", text,
+                                      at < sizeof text - 24 ? "" : " …", n)
                            : 0;
     snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given", n_token,
              n_token == 1 ? " was" : "s were");
-    return true;
+}
+
+static fd_code doubt_rows(const fd_source *source, int32_t n_token, char *out, size_t size, fd_error *err) {
+    const int32_t n = fd_source_n_step(source);
+    step_rows *steps = malloc(sizeof *steps * (size_t)(n + 1));
+    if (!steps) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", n);
+    bool known = true;
+    for (int32_t s = 0; s < n && known; s++) {
+        steps[s] = rows_of_step(source, s);
+        known = steps[s].rows > 0;
+    }
+    if (known) doubt_sum(steps, n, n_token, out, size);
+    free(steps);
+    return FD_OK;
 }
 
 /* ---- layers ---- */
@@ -161,11 +202,13 @@ static fd_code look_for_values(const fd_source *source, size_t i, bool *zeros, b
     return values ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", fd_source_at(source, i)->name);
 }
 
+/* Of the first step: where later ones alone are NaN, the first NaN is looked for. */
 static fd_code doubt_values(const fd_source *source, char *out, size_t size, fd_error *err) {
+    const int32_t first = fd_source_at(source, 0)->step;
     size_t n = 0, n_zeros = 0, n_nan = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
         bool zeros, nan;
-        if (!is_value(fd_source_at(source, i))) continue;
+        if (!is_value(fd_source_at(source, i)) || fd_source_at(source, i)->step != first) continue;
         FD_TRY(look_for_values(source, i, &zeros, &nan, err));
         n_zeros += zeros;
         n_nan += nan;
@@ -181,7 +224,8 @@ fd_code fd_cli_doubt_dump(const fd_source *source, int32_t n_token, const fd_gra
                           fd_error *err) {
     out[0] = '\0';
     if (fd_source_trace(source) || fd_source_count(source) == 0) return FD_OK;
-    if (doubt_rows(source, n_token, out, size)) return FD_OK;
+    FD_TRY(doubt_rows(source, n_token, out, size, err));
+    if (out[0]) return FD_OK;
     FD_TRY(doubt_layers(source, graph, out, size, err));
     return out[0] ? FD_OK : doubt_values(source, out, size, err);
 }

@@ -39,8 +39,8 @@ fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 fd_code fd_guess_everywhere(fd_trial *trial, fd_error *err);
 fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);
 
-/* Of the node asked about: another tensor's elements, the right ones in another place, rows of other positions; then a clamp, and
- * numbers that every row or column has of its own (guess_places.c). */
+/* Of the node asked about: another tensor's elements, that tensor as a further term, the right ones in another place, rows of other
+ * positions (guess_places.c); then a clamp, and numbers that every row or column has of its own (guess_own_numbers.c). */
 fd_code fd_guess_places(fd_trial *trial, fd_error *err);
 fd_code fd_guess_own_numbers(fd_trial *trial, fd_error *err);
 

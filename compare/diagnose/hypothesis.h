@@ -39,9 +39,9 @@ typedef enum fd_guess {
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
     FD_GUESS_FACTOR, /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
-    FD_GUESS_ORDER,   /* the elements in another order: `which` is fd_order_rule */
-    FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
-    FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
+    FD_GUESS_ORDER, /* the elements in another order: `which` is fd_order_rule */
+    FD_GUESS_ROWS,  /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
+    FD_GUESS_COPY, /* elements [first, end) are those of node `other` from `n` on, or (`which` 1) these are added to them */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
     FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
@@ -124,10 +124,11 @@ typedef enum fd_statistic {
 typedef enum fd_own_rule {
     FD_OWN_ROW_FACTOR,
     FD_OWN_COLUMN_TERM,
-    FD_OWN_ELEMENTS,    /* [first, end) of every row, all of them: rows of a weight */
-    FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
-    FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
-    FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
+    FD_OWN_COLUMN_FACTOR, /* of what a weight makes; a bias, where the op has one, is added afterwards */
+    FD_OWN_ELEMENTS,      /* [first, end) of every row, all of them: rows of a weight */
+    FD_OWN_LOW_RANK,      /* a matrix of rank `n` is added to the weight (hypothesis_rank.c) */
+    FD_OWN_FUNCTION,      /* of an activation's input, or of a score less the largest (hypothesis_function.c) */
+    FD_OWN_LOG_SOFTMAX,   /* a term, and which: less log Σ e^x */
     FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;

@@ -5,10 +5,11 @@
 
 static const char *own_name(const fd_hypothesis *h) {
     static const char *const names[] = {
-        [FD_OWN_ROW_FACTOR] = "row_factor",      [FD_OWN_COLUMN_TERM] = "column_term",
-        [FD_OWN_ELEMENTS] = "weight_rows_wrong", [FD_OWN_LOG_SOFTMAX] = "log_softmax",
-        [FD_OWN_EXPERTS] = "experts_left_out",   [FD_OWN_EXPERT_BIAS] = "other_expert_bias",
-        [FD_OWN_FUNCTION] = "other_function",    [FD_OWN_LOW_RANK] = "low_rank_term",
+        [FD_OWN_ROW_FACTOR] = "row_factor",         [FD_OWN_COLUMN_TERM] = "column_term",
+        [FD_OWN_ELEMENTS] = "weight_rows_wrong",    [FD_OWN_LOG_SOFTMAX] = "log_softmax",
+        [FD_OWN_COLUMN_FACTOR] = "column_factor",   [FD_OWN_EXPERTS] = "experts_left_out",
+        [FD_OWN_EXPERT_BIAS] = "other_expert_bias", [FD_OWN_FUNCTION] = "other_function",
+        [FD_OWN_LOW_RANK] = "low_rank_term",
     };
     return names[h->which];
 }
@@ -51,7 +52,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_STATISTIC: return "other_statistic";
     case FD_GUESS_SCALING: return "other_rope_scaling";
     case FD_GUESS_TWICE: return "applied_twice";
-    case FD_GUESS_COPY: return "other_tensor";
+    case FD_GUESS_COPY: return h->which ? "other_term" : "other_tensor";
     case FD_GUESS_CLAMP: return h->which == 2 ? "small_as_zero" : "clamped";
     case FD_GUESS_OWN: return own_name(h);
     case FD_GUESS_CAP: return "other_softcap";

@@ -90,12 +90,22 @@ static int64_t own_part(const fd_node *node, int64_t width) {
     return heads ? width / node->shape[0] : width;
 }
 
+static bool is_factor(const fd_hypothesis *h) {
+    return h->which == FD_OWN_ROW_FACTOR || h->which == FD_OWN_COLUMN_FACTOR;
+}
+
+/* What is added after the factor of a column. */
+static double bias_at(const fd_hypothesis *h, const fd_output_rows *out, int64_t i) {
+    return h->which == FD_OWN_COLUMN_FACTOR && out->bias ? (double)out->bias[i % out->width] : 0;
+}
+
 /* Least squares over what stands in one row part or column: elements from `first`, `n` of them, `step` apart. */
 static double own_number(const fd_hypothesis *h, const fd_output_rows *out, int64_t first, int64_t n, int64_t step) {
-    const bool factor = h->which == FD_OWN_ROW_FACTOR;
+    const bool factor = is_factor(h);
     double cy = 0, yy = 0, sum = 0, largest = -INFINITY;
     for (int64_t i = first, k = 0; k < n; k++, i += step) {
-        const double c = (double)out->candidate[i], y = (double)out->rows[i];
+        const double bias = bias_at(h, out, i);
+        const double c = (double)out->candidate[i] - bias, y = (double)out->rows[i] - bias;
         if (!isfinite(c) || !isfinite(y)) continue;
         cy += c * y;
         yy += factor ? y * y : 1;
@@ -113,11 +123,11 @@ static double own_number(const fd_hypothesis *h, const fd_output_rows *out, int6
 /* The same number for `n` elements `step` apart. */
 static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double number, int64_t first, int64_t n,
                        int64_t step, double *tau) {
-    const bool factor = h->which == FD_OWN_ROW_FACTOR;
+    const bool factor = is_factor(h);
     for (int64_t i = first, k = 0; k < n; k++, i += step) {
-        const double y = (double)out->rows[i];
-        if (tau && factor) tau[i] *= fabs(number);
-        if (!tau) out->rows[i] = (float)(factor ? y * number : y + number);
+        const double bias = bias_at(h, out, i), y = (double)out->rows[i] - bias;
+        if (tau && factor) tau[i] *= bias == 0.0 ? fabs(number) : fmax(1, fabs(number));
+        if (!tau) out->rows[i] = (float)(factor ? y * number + bias : y + number);
     }
 }
 
@@ -137,7 +147,7 @@ static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const 
         memcpy(out->rows + row * width + h->first, out->candidate + row * width + h->first,
                sizeof *out->rows * (size_t)(h->end - h->first));
     if (h->which == FD_OWN_ELEMENTS) return;
-    const bool columns = h->which == FD_OWN_COLUMN_TERM;
+    const bool columns = h->which == FD_OWN_COLUMN_TERM || h->which == FD_OWN_COLUMN_FACTOR;
     for (int64_t at = 0; at < n_row * width && !columns && out->candidate; at += part)
         use_number(h, out, own_number(h, out, at, part, 1), at, part, 1, tau);
     for (int64_t c = 0; c < width && columns && out->candidate; c++) {
@@ -162,9 +172,24 @@ static float moved(const fd_hypothesis *h, const fd_node *node, const fd_output_
 static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
     const int64_t n = h->end - h->first;
     const bool known = out->other && has(out->width, h->first, n) && has(out->other_width, h->n, n);
-    for (int64_t r = 0; r < out->n_row && known; r++)
-        memcpy(out->rows + r * out->width + h->first, out->other + r * out->other_width + h->n,
-               sizeof *out->rows * (size_t)n);
+    for (int64_t r = 0; r < out->n_row && known; r++) {
+        float *row = out->rows + r * out->width + h->first;
+        const float *other = out->other + r * out->other_width + h->n;
+        for (int64_t i = 0; i < n; i++) row[i] = h->which ? row[i] + other[i] : other[i];
+    }
+}
+
+/* A sum of one term more is rounded once more, and each sum as it is large. */
+static void widen_for_term(const fd_output_rows *out, double *tau) {
+    for (int64_t r = 0; r < out->n_row && out->other && out->other_width == out->width; r++) {
+        const int64_t at = r * out->width;
+        double own = 0, term = 0;
+        for (int64_t i = at; i < at + out->width; i++) {
+            own += (double)out->rows[i] * (double)out->rows[i];
+            term += (double)out->other[i] * (double)out->other[i];
+        }
+        for (int64_t i = at; i < at + out->width && own > 0; i++) tau[i] *= 2 + sqrt(term / own);
+    }
 }
 
 static float clamped(const fd_hypothesis *h, float x) {
@@ -200,6 +225,7 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     const int64_t width = out->width, n = out->n_row * width;
     double *scratch = out->scratch;
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, tau);
+    if (h->guess == FD_GUESS_COPY && h->which) widen_for_term(out, tau);
     if (h->guess == FD_GUESS_TILES) { /* weights that were not rescaled are as much larger */
         float *weights = memcpy(scratch, out->rows, sizeof *weights * (size_t)n);
         fd_hypothesis_weigh_tiles(h, weights, out->pos0, out->n_row, width);

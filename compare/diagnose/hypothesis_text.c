@@ -134,11 +134,17 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             break;
         }
         double file = 0;
-        for (int32_t i = graph->n_node - 1; i >= 0; i--)
-            if (graph->nodes[i].op == p->op && (h->node < 0 || h->node == i))
-                file = fd_parameter_of(p, &graph->nodes[i]);
-        SAY("%s %.6g%s; the file says %.6g", p->words, h->value, h->n ? ", with the frequencies of the whole" : "",
-            file);
+        bool differ = false;
+        for (int32_t i = 0, n = 0; i < graph->n_node; i++) {
+            if (graph->nodes[i].op != p->op ||
+                (h->node < 0 ? !fd_hypothesis_may_concern(h, &graph->nodes[i]) : h->node != i))
+                continue;
+            const double here = fd_parameter_of(p, &graph->nodes[i]);
+            differ |= n++ && here != file;
+            if (n == 1) file = here;
+        }
+        SAY("%s %.6g%s", p->words, h->value, h->n ? ", with the frequencies of the whole" : "");
+        if (!differ) snprintf(to + strlen(to), size - strlen(to), "; the file says %.6g", file);
         break;
     }
     case FD_GUESS_POSITION: fd_hypothesis_position_text(h, to, size); break;

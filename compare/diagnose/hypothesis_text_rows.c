@@ -38,7 +38,9 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
 
 static void copy_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node], *other = &graph->nodes[h->other];
-    if (h->first == 0 && h->end == fd_node_width(node) && h->n == 0)
+    if (h->which)
+        SAY("%s is added to it as well", other->name);
+    else if (h->first == 0 && h->end == fd_node_width(node) && h->n == 0)
         SAY("it is the same as %s", other->name);
     else if (h->n == h->first)
         SAY("elements %d…%d are those of %s", h->first, h->end - 1, other->name);
@@ -87,7 +89,11 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
                                             : "");
         break;
     case FD_OWN_COLUMN_TERM:
-        SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL ? ": another bias" : "");
+        SAY("the same vector is added to all rows%s", node->op == FD_OP_MATMUL || norm ? ": another bias" : "");
+        break;
+    case FD_OWN_COLUMN_FACTOR:
+        SAY("each element of a row is the right one times a number of its own, the same in all rows: %s",
+            norm ? "another weight" : "the weight's rows have other scales");
         break;
     case FD_OWN_ELEMENTS:
         SAY("elements %d…%d are others in every row, and nothing else: these rows of %s are not the file's, or are "

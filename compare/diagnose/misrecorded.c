@@ -7,9 +7,7 @@
 
 #include "compare/describe.h"
 #include "compare/diagnose/diagnose.h"
-
-/* What rounding makes of a sound engine in 16 bits is less; two tensors of a model are farther apart. */
-#define NEAR 0.02
+#include "compare/diagnose/held_values.h"
 
 /* Without the tensor that was recorded wrongly its readers are as they should be, and so much nearer. Bounds alone do not say it:
  * they grow with every op that was not recorded, and a reader within them may be no nearer than before. */
@@ -19,9 +17,10 @@ typedef struct search {
     const fd_attribution_options *o;
     bool *ignored;                    /* [n_node] */
     bool *readers, *reached, *layers; /* [n_node]: departed, and read what is ignored; [n_node], [n_layer]: scratch */
-    fd_attribution_options how;       /* with what is ignored */
-    double *left; /* [2, n_node] Σ(c − ŷ)² of all rows: with what was recorded, and without it */
-    double *sums; /* [n_node] of these, what on_row adds to */
+    bool *behind;               /* [n_node]: read what was recorded after a clamp, and must not depart without it */
+    fd_attribution_options how; /* with what is ignored */
+    double *left;               /* [2, n_node] Σ(c − ŷ)² of all rows: with what was recorded, and without it */
+    double *sums;               /* [n_node] of these, what on_row adds to */
     fd_misrecorded *out;
 } search;
 
@@ -65,90 +64,72 @@ static int32_t departing_reader(search *s, const fd_attribution *of, int32_t nod
     return first;
 }
 
-/* ---- what it holds instead ---- */
-
-static fd_code read_row(const fd_trace *trace, const fd_node *node, int32_t pos, double *row, bool *present,
-                        fd_error *err) {
-    int64_t size = fd_node_row_stride(node, pos + 1);
-    return fd_replay_read_row(trace, fd_trace_find(trace, node->name), node, pos, pos + 1, row + size, row, present,
-                              err);
-}
-
-/* |a − b| / |b|, of lengths; padding is equal. */
-static double distance(const double *a, const double *b, int64_t n) {
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (a[i] == b[i] && !isfinite(b[i])) continue;
-        difference += (a[i] - b[i]) * (a[i] - b[i]);
-        size += b[i] * b[i];
-    }
-    return sqrt(difference / size);
-}
-
-/* The tensor of the reference that is nearest to what stands there, another one or its own of another position; *name is
- * left as it is where none is near: a sound engine's are the reference's but for rounding. */
-static fd_code find_alike(const search *s, const fd_node_finding *f, char name[FD_HELD_SIZE], fd_error *err) {
-    const fd_graph *graph = s->o->graph;
-    const fd_node *own = &graph->nodes[f->node];
-    int32_t n_ref = s->o->n_ref_pos ? s->o->n_ref_pos : s->o->n_pos;
-    int64_t size = fd_node_row_stride(own, f->pos + 1);
-    double *row = malloc(4 * sizeof *row * (size_t)size), *other = row + 2 * size, nearest = NEAR;
-    int32_t last = -1;
-    bool present = row && s->o->ref && f->pos < n_ref;
-    fd_code code = !row      ? fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", own->name)
-                   : present ? read_row(s->o->cand, own, f->pos, row, &present, err)
-                             : FD_OK;
-    for (int32_t i = 0; i < graph->n_node && code == FD_OK && present; i++) {
-        const fd_node *node = &graph->nodes[i];
-        bool there = false, another = i != f->node && fd_node_row_stride(node, f->pos + 1) == size;
-        if (another) code = read_row(s->o->ref, node, f->pos, other, &there, err);
-        bool closer = i > f->node && 2 * f->node - i > last; /* of equal ones that by the side of the node */
-        double d = there ? distance(row, other, size) : INFINITY;
-        if (code != FD_OK || !(d < nearest || (closer && d <= nearest))) continue;
-        nearest = d;
-        last = i;
-        snprintf(name, FD_HELD_SIZE, "%s", node->name);
-    }
-    for (int32_t p = 0; p < n_ref && code == FD_OK && present && !own->over_kv; p++) {
-        bool there = false;
-        if (p != f->pos) code = read_row(s->o->ref, own, p, other, &there, err);
-        double d = there ? distance(row, other, size) : INFINITY;
-        if (code != FD_OK || !(d < nearest)) continue;
-        nearest = d;
-        snprintf(name, FD_HELD_SIZE, "%s of position %d", own->name, p);
+/* All recorded values are within the limit. */
+static fd_code is_within(const search *s, const fd_node *node, double limit, bool *yes, fd_error *err) {
+    const int64_t size = fd_node_row_stride(node, s->o->n_pos);
+    double *row = malloc(2 * sizeof *row * (size_t)size);
+    fd_code code = row ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
+    *yes = code == FD_OK;
+    for (int32_t pos = 0; pos < s->o->n_pos && *yes && code == FD_OK; pos++) {
+        bool present = false;
+        code = fd_held_row(s->o->cand, node, pos, row, &present, err);
+        for (int64_t i = 0; present && i < size && code == FD_OK; i++) *yes &= fabs(row[i]) <= limit;
     }
     free(row);
     return code;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* What a clamp gives stays as it is when it is clamped: nothing that reads it departs. The clamp that was not recorded, and whose
+ * values stand there instead; -1: none. */
+static fd_code clamp_after(const search *s, int32_t node, int32_t *clamp, fd_error *err) {
+    const fd_graph *graph = s->o->graph;
+    *clamp = -1;
+    for (int32_t i = node + 1; i < graph->n_node && *clamp < 0; i++) {
+        const fd_node *n = &graph->nodes[i];
+        bool within = false;
+        if (n->op != FD_OP_CLAMP || n->input[0] != node || fd_trace_has_data(s->o->cand, n->name)) continue;
+        FD_TRY(is_within(s, &graph->nodes[node], (double)n->limit, &within, err));
+        if (within) *clamp = i;
+    }
+    return FD_OK;
 }
 
-/* Each head's scores or weights are the reference's, in another order of the keys: that of pages, for one. */
-static fd_code is_in_other_order(const search *s, const fd_node_finding *f, bool *yes, fd_error *err) {
-    const fd_node *node = &s->o->graph->nodes[f->node];
-    const int64_t n_kv = f->pos + 1, size = fd_node_row_stride(node, f->pos + 1);
-    double *rows = malloc(3 * sizeof *rows * (size_t)size);
-    bool present = rows && s->o->ref && node->over_kv && f->pos < (s->o->n_ref_pos ? s->o->n_ref_pos : s->o->n_pos);
-    fd_code code = rows ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
-    for (int side = 0; side < 2 && present && code == FD_OK; side++) {
-        code = read_row(side ? s->o->ref : s->o->cand, node, f->pos, rows + side * size, &present, err);
-        for (int64_t at = 0; at < size && present; at += n_kv)
-            qsort(rows + side * size + at, (size_t)n_kv, sizeof *rows, by_value);
+/* The first recorded tensor after it; all of them are marked where `mark`. */
+static int32_t recorded_behind(search *s, int32_t node, bool mark) {
+    const fd_graph *graph = s->o->graph;
+    int32_t first = -1;
+    memset(s->reached, 0, sizeof *s->reached * (size_t)graph->n_node);
+    s->reached[node] = true;
+    for (int32_t i = node + 1; i < graph->n_node; i++) {
+        bool reads = false;
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            reads |= graph->nodes[i].input[k] >= 0 && s->reached[graph->nodes[i].input[k]];
+        const bool recorded = fd_trace_has_data(s->o->cand, graph->nodes[i].name);
+        s->reached[i] = reads && !recorded;
+        if (!reads || !recorded) continue;
+        s->behind[i] |= mark;
+        if (first < 0) first = i;
     }
-    *yes = present && code == FD_OK && distance(rows, rows + size, size) <= NEAR;
-    free(rows);
-    return code;
+    return first;
+}
+
+/* What reads it and tells that it was recorded wrongly; -1: nothing does. */
+static fd_code telling_reader(search *s, const fd_attribution *of, int32_t node, bool mark, int32_t *reader,
+                              fd_error *err) {
+    int32_t clamp;
+    *reader = departing_reader(s, of, node, mark);
+    if (*reader >= 0) return FD_OK;
+    FD_TRY(clamp_after(s, node, &clamp, err));
+    if (clamp >= 0) *reader = recorded_behind(s, node, mark);
+    return FD_OK;
 }
 
 static fd_code describe(const search *s, const fd_attribution *of, fd_misrecorded_kind *kind, fd_error *err) {
     fd_diagnose_options ask = fd_diagnose_question(s->o, of);
     fd_explanation e = {0};
-    FD_TRY(find_alike(s, &of->first, kind->holds, err));
+    FD_TRY(fd_held_alike(s->o, &of->first, kind->holds, err));
     bool in_order = false;
-    if (!kind->holds[0]) FD_TRY(is_in_other_order(s, &of->first, &in_order, err));
+    if (!kind->holds[0]) FD_TRY(fd_held_in_other_order(s->o, &of->first, &in_order, err));
     if (in_order) {
         snprintf(kind->summary, sizeof kind->summary, "its values, with the keys in another order");
         return FD_OK;
@@ -165,13 +146,16 @@ static fd_code ignore_first(search *s, const fd_attribution *of, bool *more, fd_
     const fd_graph *graph = s->o->graph;
     const fd_node *nodes = graph->nodes;
     fd_misrecorded_kind kind = {0};
-    int32_t reader = departing_reader(s, of, of->first.node, false);
+    int32_t reader, told;
+    FD_TRY(telling_reader(s, of, of->first.node, false, &reader, err));
     *more = reader >= 0 && s->out->n < FD_MAX_MISRECORDED;
     if (!*more) return FD_OK;
     memset(s->layers, 0, sizeof *s->layers * (size_t)graph->hparams.n_layer);
     for (int32_t i = 0; i < graph->n_node; i++) {
         bool same = strcmp(fd_fault_suffix(&nodes[i]), fd_fault_suffix(&nodes[of->first.node])) == 0;
-        if (!departs(of, i) || !same || departing_reader(s, of, i, true) < 0) continue;
+        if (!departs(of, i) || !same) continue;
+        FD_TRY(telling_reader(s, of, i, true, &told, err));
+        if (told < 0) continue;
         s->ignored[i] = true;
         kind.n_node++;
         if (nodes[i].layer >= 0) s->layers[nodes[i].layer] = true;
@@ -188,6 +172,7 @@ static fd_code ignore_first(search *s, const fd_attribution *of, bool *more, fd_
 static bool readers_follow(const search *s, const fd_attribution *of) {
     const int32_t n_node = s->o->graph->n_node;
     for (int32_t i = 0; i < n_node; i++) {
+        if (s->behind[i] && !s->ignored[i] && departs(of, i)) return false;
         if (!s->readers[i] || s->ignored[i]) continue;
         if (departs(of, i) || of->finding[i] == FD_FOUND_NOTHING) return false;
         if (!(s->left[n_node + i] <= NEARER * s->left[i])) return false;
@@ -223,7 +208,7 @@ static fd_code ignore_all(search *s, const fd_attribution *found, bool *follow, 
 fd_code fd_find_misrecorded(const fd_attribution_options *options, const fd_attribution *found, bool *ignored,
                             fd_misrecorded *out, fd_error *err) {
     size_t n_node = (size_t)options->graph->n_node, n_layer = (size_t)options->graph->hparams.n_layer;
-    bool follow = false, *marks = calloc(2 * n_node + n_layer, sizeof *marks);
+    bool follow = false, *marks = calloc(3 * n_node + n_layer, sizeof *marks);
     search s = {.o = options, .ignored = ignored, .how = *options, .out = out};
     *out = (fd_misrecorded){0};
     memset(ignored, 0, sizeof *ignored * n_node);
@@ -235,7 +220,8 @@ fd_code fd_find_misrecorded(const fd_attribution_options *options, const fd_attr
     }
     s.readers = marks;
     s.reached = marks + n_node;
-    s.layers = marks + 2 * n_node;
+    s.behind = marks + 2 * n_node;
+    s.layers = marks + 3 * n_node;
     s.how.ignored = ignored;
     s.how.on_row = add_row;
     s.how.user = &s;

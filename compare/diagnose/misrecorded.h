@@ -5,9 +5,10 @@
 #define FD_COMPARE_DIAGNOSE_MISRECORDED_H
 
 #include "compare/diagnose/explanation.h"
+#include "compare/diagnose/held_values.h"
 #include "compare/replay/attribution.h"
 
-enum { FD_MAX_MISRECORDED = 4, FD_HELD_SIZE = 96 };
+enum { FD_MAX_MISRECORDED = 4 };
 
 /* One kind of tensor, in one layer or in several. */
 typedef struct fd_misrecorded_kind {

@@ -55,20 +55,32 @@ static float much_of(const fd_numerics_class *c, const fd_graph *graph) {
     return much;
 }
 
+/* Positions of the prompt: of all steps before the first one of a single token, where such a step comes after the first;
+ * else of the first step. */
+static int32_t prompt_of(const fd_trace *trace) {
+    const fd_trace_step *steps = fd_trace_steps(trace);
+    for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
+        if (steps[s].n_pos == 1) return steps[s].pos0;
+    return fd_trace_n_step(trace) > 0 ? steps[0].n_pos : 0;
+}
+
 fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
                           int32_t n_pos, fd_residuals *out, fd_error *err) {
     size_t n = (size_t)graph->n_node * (size_t)n_pos;
     *out = (fd_residuals){.graph = graph, .n_pos = n_pos};
-    if (fd_trace_n_step(trace) > 0) out->n_first = fd_trace_steps(trace)[0].n_pos;
+    out->n_first = prompt_of(trace);
     out->left = malloc(sizeof *out->left * (n + 1));
     out->far = calloc(n + 1, sizeof *out->far);
+    out->begins = calloc((size_t)n_pos + 1, sizeof *out->begins);
     out->odd = calloc((size_t)graph->n_node * FD_FIRST_COUNT, sizeof *out->odd);
     out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
     out->routed = calloc((size_t)graph->n_node, sizeof *out->routed);
     out->unsure = calloc((size_t)graph->n_node, sizeof *out->unsure);
-    if (!out->left || !out->far || !out->odd || !out->cached || !out->routed || !out->unsure)
+    if (!out->left || !out->far || !out->begins || !out->odd || !out->cached || !out->routed || !out->unsure)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
+    for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
+        if (fd_trace_steps(trace)[s].pos0 < n_pos) out->begins[fd_trace_steps(trace)[s].pos0] = true;
     if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
     find_routed(graph, trace, out->routed);
     find_unsure(graph, numerics, trace, out->unsure);
@@ -78,6 +90,7 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
 
 void fd_residuals_free(fd_residuals *r) {
     free(r->left);
+    free(r->begins);
     free(r->far);
     free(r->odd);
     free(r->cached);

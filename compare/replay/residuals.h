@@ -31,7 +31,8 @@ enum { FD_FIRST_ODD, FD_FIRST_FAR, FD_FIRST_LATE, FD_FIRST_NOTED, FD_FIRST_COUNT
 
 typedef struct fd_residuals {
     const fd_graph *graph;
-    int32_t n_pos, n_first; /* positions; of the first step: the prompt's */
+    int32_t n_pos, n_first; /* positions; of the prompt, which may come in several steps */
+    bool *begins;           /* [n_pos] a step after the first begins there; owned */
     float *left;            /* [n_node, n_pos] fd_row_oddness; -1: recorded inputs, or not judged; owned */
     bool *far;              /* [n_node, n_pos] more is left than int8 blocks, all rounded another way, leave; owned */
     fd_node_finding

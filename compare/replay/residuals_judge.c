@@ -14,7 +14,7 @@ enum { FEWEST_OTHERS = 2 };
 /* Decode alone is wrong: fewer steps may be chance. */
 enum { FEWEST_OF_TAIL = 3 };
 
-/* Rows after the first step, of all layers; rows beyond what steps leave. */
+/* Rows after the prompt, of all layers; rows beyond what steps leave. */
 enum { FEWEST_LATE = 4, FEWEST_BEYOND = 2 };
 
 /* Of the tensors behind a cache, as many depart by little, from their first rows on, as a bug in every layer makes. A value
@@ -27,8 +27,8 @@ typedef struct tally {
     int32_t much,
         much_of_class;      /* of the odd, those with far more left than one value that fell to the other side leaves */
     int32_t much_of_tail;   /* of the tail */
-    int32_t late, odd_late; /* rows after the first step; of those the odd */
-    bool from_step;         /* the tail is all that comes after the first step */
+    int32_t late, odd_late; /* rows after the prompt; of those the odd */
+    bool from_step;         /* the tail begins where a step does */
     bool at_once;           /* three of four rows are odd, and so is one of the first two that could be */
 } tally;
 
@@ -46,7 +46,7 @@ static tally count(const fd_residuals *r, int32_t node) {
         t.much += !(left <= FD_RESIDUAL_MUCH);
         t.much_of_class += !(left <= r->much);
         t.at_once |= odd && p <= FIRST_ROWS; /* at position 0 RoPE and masks change nothing */
-        if (odd && t.tail == 0) t.from_step = p == r->n_first;
+        if (odd && t.tail == 0) t.from_step = r->begins[p];
         t.tail = odd ? t.tail + 1 : 0;
         t.much_of_tail = odd ? t.much_of_tail + !(left <= FD_RESIDUAL_MUCH) : 0;
     }
@@ -109,7 +109,7 @@ static bool stands_out(const fd_residuals *r, const float *middle, int32_t node)
     return n >= FEWEST_OTHERS && middle[node] >= STANDS_OUT * most;
 }
 
-/* After the first step most rows of all layers' tensors of a kind are odd, and in it hardly any: a value that fell to the
+/* After the prompt most rows of all layers' tensors of a kind are odd, and in it hardly any: a value that fell to the
  * other side does not do that in every layer. */
 static bool odd_after_prompt(const fd_residuals *r, const tally *of, int32_t node) {
     tally all = {0};

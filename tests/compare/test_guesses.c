@@ -133,6 +133,58 @@ Test(guesses, a_bug_beside_int8_blocks_is_named_because_replay_repeats_the_block
     close_model(&b);
 }
 
+static void by_columns(const fd_op_args *args, float factor, float term) {
+    const int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * width; i++) {
+        float *x = (float *)args->out + i;
+        *x = *x * (1 + factor * (float)(i % width % 7)) + term * (float)(i % width % 5);
+    }
+}
+static void columns_scaled(const fd_op_args *args) {
+    by_columns(args, 0.1f, 0);
+}
+static void columns_moved(const fd_op_args *args) {
+    by_columns(args, 0, 0.1f);
+}
+static void other_norm_weight(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = columns_scaled;
+}
+static void other_norm_bias(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = columns_moved;
+}
+
+static float stream[N_PREFILL * 4096];
+static void keep_stream(const fd_op_args *args) {
+    const size_t size = sizeof *stream * (size_t)(args->n_pos * fd_node_width(args->node));
+    run_clean(args);
+    cr_assert(size <= sizeof stream);
+    memcpy(stream, args->out, size);
+}
+static void add_stream(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) ((float *)args->out)[i] += stream[i];
+}
+static void stream_added_again(fd_graph *g, fd_node *n) {
+    g->nodes[fd_graph_find(g, "blk.1.l_out")].override = keep_stream;
+    n->override = add_stream;
+}
+
+Test(guesses, another_weight_or_bias_of_a_norm_and_a_further_term_of_a_sum_are_named) {
+    static const guessed of_columns[] = {
+        {"blk.1.attn_norm", other_norm_weight, "column_factor", "the same in all rows: another weight"},
+        {"blk.1.ffn_norm", other_norm_bias, "column_term", "another bias"},
+        {"blk.1.ffn_up", other_norm_weight, "column_factor", "the weight's rows have other scales"},
+        {"blk.2.l_out", stream_added_again, "other_term", "blk.1.l_out is added to it as well"},
+    };
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof of_columns / sizeof *of_columns; i++)
+        expect_guess(&b, &of_columns[i], all, "f32", i % 2 == 0);
+    close_model(&b);
+}
+
 static void without_the_last_64(const fd_op_args *args) {
     const int64_t width = fd_node_width(args->node);
     run_clean(args);

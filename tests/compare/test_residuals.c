@@ -86,6 +86,41 @@ Test(residuals, odd_rows_that_chance_does_not_give_depart_and_those_behind_a_cac
     close_model(&b);
 }
 
+/* A prompt comes in chunks: decode begins after the last of them, and a bug of decode alone with it. Of one tensor that was recorded
+ * alone nothing else tells what is odd. */
+Test(residuals, decode_after_a_prompt_in_chunks_departs_where_its_step_begins) {
+    bench b = open_bench(models[0], (recording){.first_chunk = 4});
+    size_t n_node = (size_t)b.graph->n_node;
+    const int32_t at = fd_graph_find(b.graph, "logits");
+    fd_node_finding *finding = malloc(sizeof *finding * n_node), *suspect = malloc(sizeof *suspect * n_node);
+    for (int begins = 0; begins < 2; begins++) {
+        fd_residuals r;
+        fd_error err = {0};
+        must(fd_residuals_open(b.graph, fd_numerics_class_find("f32"), b.ref, N_ROW, &r, &err), &err);
+        cr_expect_eq(r.n_first, N_PREFILL);
+        cr_expect(!r.begins[0] && r.begins[4] && !r.begins[5] && r.begins[N_PREFILL] && r.begins[N_PREFILL + 1]);
+        r.begins[N_ROW - 4] = begins;
+        for (int32_t p = 0; p < N_ROW; p++) {
+            double replayed = 1, candidate = 1 + (p >= N_ROW - 4 ? 1e-4 : 1e-7), tau = 1;
+            fd_attribution_row row = {.node = &b.graph->nodes[at],
+                                      .pos = p,
+                                      .n_kv = N_ROW,
+                                      .stride = 1,
+                                      .candidate = &candidate,
+                                      .replayed = &replayed,
+                                      .tau = &tau};
+            fd_node_finding found = {.finding = FD_FOUND_NOISE, .node = at, .pos = p};
+            fd_residuals_add(&r, &row, &found);
+        }
+        must(fd_residuals_judge(&r, finding, suspect, &err), &err);
+        cr_expect_eq(suspect[at].finding != FD_FOUND_NOTHING, begins == 1);
+        fd_residuals_free(&r);
+    }
+    free(finding);
+    free(suspect);
+    close_model(&b);
+}
+
 /* Wide rows, or many products between recorded tensors, lose values to the other side of a step: twice the step may be left. */
 Test(residuals, what_wide_rows_lose_to_steps_is_no_bug) {
     static const struct {

@@ -76,13 +76,18 @@ static fd_code gather(fd_proposer *p, const size_t *left, size_t n_left) {
 
 /* ---- values ---- */
 
-/* Of two nodes that differ by a constant alone (logits, and logits before the factor) one has the name's very values. It
- * comes first; true where there is such a pair. */
+/* Logarithms of lengths: behind a bug these change, too. */
+#define OWN_SIZE   0.02
+#define OTHER_SIZE 0.18
+
+/* Of two nodes that differ by a constant alone (logits, and logits before the factor; a branch, and the branch times 0.81) one
+ * has the name's very values. It comes first; true where there is such a pair. Both ways about: 0.81 is as far from 1 as
+ * 1 / 0.81 is. */
 static bool prefer_own_size(fd_candidate *best) {
     if (best[0].node < 0 || best[1].node < 0) return false;
     const bool tie = fabs(best[0].away - best[1].away) <= 0.01 * best[0].away + 1e-12;
-    const double first = fabs(best[0].factor - 1), second = fabs(best[1].factor - 1);
-    if (!tie || !((first < 0.02 && second > 0.2) || (second < 0.02 && first > 0.2))) return false;
+    const double first = fabs(log(fabs(best[0].factor))), second = fabs(log(fabs(best[1].factor)));
+    if (!tie || !((first < OWN_SIZE && second > OTHER_SIZE) || (second < OWN_SIZE && first > OTHER_SIZE))) return false;
     if (second < first) {
         const fd_candidate other = best[0];
         best[0] = best[1];
