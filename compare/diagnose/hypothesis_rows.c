@@ -37,6 +37,7 @@ static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own, int32_t n_k
     case FD_KEYS_NOT_LAST: return key == own && own > 0 && own == n_kv - 1;
     case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;
     case FD_KEYS_TILE: return own + 1 > h->n && key >= (own + 1) / h->n * h->n;
+    case FD_KEYS_OF_TILE: return own >= h->end && key > own - (own - h->end) % h->n;
     case FD_KEYS_FAR: return own - key > h->other && (own - key) % h->n != 0;
     case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0 && !(h->n && key == own);
     }
@@ -108,9 +109,9 @@ static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t
         }
 }
 
-/* Of a cache all rows; of Q those of the step that begins at position h->first, which other rows may stand before. */
+/* Of a cache all rows; of Q, and of what no heads are told of (`n` 1), those of the step that begins at position h->first, which other rows may stand before. */
 static void restride(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
-    const int64_t n = h->n, start = h->which == 0 && h->first > pos0 ? h->first - pos0 : 0, n_own = n_row - start;
+    const int64_t n = h->n, start = h->first > pos0 ? h->first - pos0 : 0, n_own = n_row - start;
     if (n <= 0 || width % n != 0 || n_own <= 0) return;
     const int64_t dim = width / n;
     float *own = rows + start * width, *copy = malloc(sizeof *copy * (size_t)(n_own * width));

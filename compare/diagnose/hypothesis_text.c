@@ -238,5 +238,6 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
     else
         summary_text(h, graph, to, size);
     if (h->n_rank) snprintf(to + strlen(to), size - strlen(to), " (on rank %d of %d ranks alone)", h->rank, h->n_rank);
+    if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
 }
