@@ -130,6 +130,17 @@ static fd_code try_floor(fd_trial *t, const fd_node *softmax, fd_error *err) {
     return FD_OK;
 }
 
+/* Exponents are clamped from below: at a whole number, or where binary16 ends, ln 2¹⁵ and ln 65504. */
+static fd_code try_least_exponent(fd_trial *t, const fd_node *softmax, fd_error *err) {
+    static const double least[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 20, 24, 10.3972077, 11.0898662};
+    fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = softmax->id, .which = 3};
+    for (size_t i = 0; i < sizeof least / sizeof *least && !fd_trial_fits(t); i++) {
+        h.value = least[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* Of more K/V heads the neighbours' alone. */
 enum { MOST_CACHE_HEADS = 8 };
 
@@ -178,6 +189,7 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
         bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
         if (mix || (node->op == FD_OP_ATTN_SOFTMAX && i == t->n_span - 1)) FD_TRY(try_tiles(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
+        if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_least_exponent(t, node, err));
         if (mix || scores) FD_TRY(try_strides(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }

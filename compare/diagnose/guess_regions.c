@@ -38,6 +38,10 @@ fd_code fd_guess_in_elements(fd_trial *t, fd_error *err) {
         const fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = node->id, .layer = FD_ANY_LAYER};
         code = fd_trial_try(t, &h, err);
     }
+    for (int32_t n = -1; t->to > 0 && n <= 1 && node->op == FD_OP_EMBED && code == FD_OK; n += 2) {
+        const fd_hypothesis h = {.guess = FD_GUESS_TOKEN, .node = node->id, .n = n};
+        if (!fd_trial_fits(t)) code = fd_trial_try(t, &h, err);
+    }
     t->from = t->to = 0;
     return code;
 }
@@ -143,6 +147,29 @@ static fd_code try_first_rows(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* A product that takes what it reads for laid out otherwise. */
+static fd_code try_input_orders(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    const fd_node *node = t->all.request->args.node;
+    if (node->op != FD_OP_MATMUL) return FD_OK;
+    const fd_node *read = &graph->nodes[node->input[0]];
+    const int32_t n_head = read->n_dim == 2 ? read->shape[0] : 1;
+    for (int rule = 0; rule < FD_ORDER_PIECES && !fd_trial_fits(t); rule++) {
+        const bool rotated = rule == FD_ORDER_ROTATED || rule == FD_ORDER_HEADS_ROTATED;
+        const bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
+        if ((of_heads && n_head < 2) || rule == FD_ORDER_HEADS_STRIDED || rule == FD_ORDER_HEADS_SWAPPED) continue;
+        for (int32_t n = rotated ? -1 : 1; n <= 1 && !fd_trial_fits(t); n += 2) {
+            const fd_hypothesis h = {.guess = FD_GUESS_INPUT_ORDER,
+                                     .node = node->id,
+                                     .which = rule,
+                                     .n = rule == FD_ORDER_HEADS_ROTATED && n < 0 ? n_head - 1 : n,
+                                     .end = n_head};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
@@ -156,6 +183,7 @@ fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
     if (t->n_span > 1 || node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     departing_elements(t, &from, &to);
     if (to > from && r->args.n_pos - r->n_unjudged >= LEAST_ROWS) FD_TRY(try_blocks_of_elements(t, from, err));
+    if (!fd_trial_fits(t)) FD_TRY(try_input_orders(t, err));
     if (!step || fd_trial_fits(t)) return FD_OK;
     const fd_hypothesis reversed = {.guess = FD_GUESS_ROWS,
                                     .node = node->id,

@@ -22,6 +22,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_FAULT:
     case FD_GUESS_WEIGHT:
     case FD_GUESS_INPUT:
+    case FD_GUESS_INPUT_ORDER:
     case FD_GUESS_INPUT_FACTOR:
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:

@@ -16,6 +16,7 @@ typedef enum fd_guess {
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
                         `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
+    FD_GUESS_INPUT_ORDER,  /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, are left out; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
@@ -43,7 +44,8 @@ typedef enum fd_guess {
     FD_GUESS_ROWS,    /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY,    /* elements [first, end) are those of node `other` from `n` on */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
-    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
+    FD_GUESS_CLAMP, /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero; 3: softmax's scores no less
+                       than the row's largest less `value` */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule; of a type that has a scale `n` is fd_scale_of */
 } fd_guess;

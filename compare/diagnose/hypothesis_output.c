@@ -10,7 +10,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
     if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
-           h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
+           h->guess == FD_GUESS_CAP || (h->guess == FD_GUESS_CLAMP && h->which < 3) || h->guess == FD_GUESS_COPY ||
            (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
            (h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_RESULT || h->which == FD_ROUNDED_BOTH));
 }
@@ -20,8 +20,8 @@ static bool has(int64_t width, int64_t first, int64_t n) {
     return first >= 0 && n >= 0 && first <= width - n;
 }
 
-static int64_t order_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
-    int64_t n_head = node->n_dim == 2 ? node->shape[0] : 1, dim = width / n_head, head = i / dim, d = i % dim;
+int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i, int64_t width) {
+    int64_t dim = width / n_head, head = i / dim, d = i % dim;
     int64_t half = dim / 2;
     switch ((fd_order_rule)h->which) {
     case FD_ORDER_REVERSED: return width - 1 - i;
@@ -51,7 +51,7 @@ static int64_t order_of(const fd_hypothesis *h, const fd_node *node, int64_t i, 
 
 /* The element of the right row that stands at element i of the faulty one. */
 static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
-    const int64_t from = order_of(h, node, i, width);
+    const int64_t from = fd_hypothesis_order_of(h, node->n_dim == 2 ? node->shape[0] : 1, i, width);
     return has(width, from, 1) ? from : i;
 }
 
@@ -181,6 +181,7 @@ static void copy_elements(const fd_hypothesis *h, const fd_output_rows *out) {
 
 static float clamped(const fd_hypothesis *h, float x) {
     const float limit = (float)h->value;
+    if (h->which == 3) return x; /* what softmax reads */
     if (h->which == 2) return fabsf(x) < limit ? 0.0f : x;
     return x > limit ? limit : h->which == 0 && x < -limit ? -limit : x;
 }

@@ -15,6 +15,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_STRIDES:
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
+    case FD_GUESS_INPUT_ORDER: return slot == 0 && node->op == FD_OP_MATMUL;
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL: return slot == 0;
     case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
@@ -22,6 +23,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_MAPPED: return slot == 1 && h->which != FD_MAPPED_QUERIES;
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
+    case FD_GUESS_CLAMP: return h->which == 3 && slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
     }
@@ -129,6 +131,25 @@ static void restride(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t 
     free(copy);
 }
 
+/* Of each head, where a key is seen. */
+static void raise_scores(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width, int64_t n_kv) {
+    for (int64_t at = 0; at < n_row * width; at += n_kv) {
+        float largest = -INFINITY;
+        for (int64_t i = at; i < at + n_kv; i++) largest = fmaxf(largest, rows[i]);
+        for (int64_t i = at; i < at + n_kv; i++)
+            if (isfinite(rows[i])) rows[i] = fmaxf(rows[i], largest - (float)h->value);
+    }
+}
+
+static void reorder(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
+    float *copy = malloc(sizeof *copy * (size_t)width);
+    for (int64_t r = 0; r < n_row && copy; r++) {
+        float *row = memcpy(copy, rows + r * width, sizeof *copy * (size_t)width);
+        for (int64_t i = 0; i < width; i++) rows[r * width + i] = row[fd_hypothesis_order_of(h, h->end, i, width)];
+    }
+    free(copy);
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
@@ -143,6 +164,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
         memset(rows + h->n * width, 0, sizeof *rows * (size_t)((unwritten_end - h->n) * width));
+    if (h->guess == FD_GUESS_INPUT_ORDER) reorder(h, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     int64_t each = h->end > 0 && width % h->end == 0 ? h->end : width;
@@ -156,4 +178,5 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         for (int64_t r = n_row - 1; r >= h->n; r--)
             memcpy(rows + r * width, rows + (r - h->n) * width, sizeof *rows * (size_t)width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_CLAMP) raise_scores(h, rows, n_row, width, pos0 + n_row);
 }

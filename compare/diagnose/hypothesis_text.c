@@ -89,7 +89,9 @@ static void token_text(const fd_hypothesis *h, char *to, size_t size) {
 }
 
 static void clamp_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->which == 2)
+    if (h->which == 3)
+        SAY("softmax's exponents are clamped from below at -%.6g", h->value);
+    else if (h->which == 2)
         SAY("weights below %.6g are taken for 0", h->value);
     else
         SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
@@ -217,6 +219,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_TOKEN: token_text(h, to, size); break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
     case FD_GUESS_OWN:
+    case FD_GUESS_INPUT_ORDER:
     case FD_GUESS_COPY:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS: fd_hypothesis_rows_text(h, graph, to, size); break;

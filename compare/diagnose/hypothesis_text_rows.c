@@ -55,6 +55,15 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the right values stand there %s", words[h->which]);
 }
 
+static void input_order_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    fd_hypothesis of_input = *h;
+    char order[160];
+    of_input.guess = FD_GUESS_ORDER;
+    order_text(&of_input, order, sizeof order);
+    SAY("reads %s as if %s", node->input[0] < 0 ? "its input" : graph->nodes[node->input[0]].name, order);
+}
+
 static void copy_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node], *other = &graph->nodes[h->other];
     if (h->first == 0 && h->end == fd_node_width(node) && h->n == 0)
@@ -143,6 +152,7 @@ void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char
     if (h->guess == FD_GUESS_COPY) copy_text(h, graph, to, size);
     if (h->guess == FD_GUESS_OWN) own_text(h, graph, to, size);
     if (h->guess == FD_GUESS_ROWS) rows_text(h, to, size);
+    if (h->guess == FD_GUESS_INPUT_ORDER) input_order_text(h, graph, to, size);
     if (h->guess != FD_GUESS_ORDER) return;
     order_text(h, to, size);
     if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
