@@ -197,7 +197,8 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool is_one = is_tight(inferred, options->graph);
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
     if (is_one) FD_TRY(explain_inferred(options, judged, evidence->undecided, &own, err));
-    const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING;
+    const bool room_alone = evidence->undecided && inferred->u_mix > 0x1p-24; /* it may be a bug's all the same */
+    const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING && !room_alone;
     if (is_one && ((own.named && !own.fitted) || (nothing && !reads_table(options)))) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
         if (may_be_it(fd_numerics_class_at(i), options->graph, inferred))
