@@ -117,7 +117,6 @@ static void add_rival(fd_class_evidence *to, const fd_numerics_class *rival) {
     to->rivals[to->n_rival < FD_MOST_RIVALS ? to->n_rival++ : FD_MOST_RIVALS - 1] = rival;
 }
 
-/* The strictest, and some coarser. */
 static void note_rivals(const fd_class_cases *c, int32_t chosen, fd_class_evidence *out) {
     out->outside = c->at[chosen].n_outside > 0;
     for (int32_t i = 0; i < c->n; i++)
@@ -269,7 +268,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     for (int32_t i = 0; i < c.n && code == FD_OK; i++)
         doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]) || is_for_mix_alone(&seen, &c, i) ||
                       is_for_sums_alone(&c.at[i]);
-    const bool f16_cache = fd_evidence_shows_f16_cache(&seen);
+    const bool f16_cache = code == FD_OK && fd_evidence_shows_f16_cache(&seen);
     fd_evidence_close(&seen);
     for (int32_t i = 0; i < c.n; i++) fd_class_case_free(&c.at[i]);
     if (code != FD_OK) return code;
