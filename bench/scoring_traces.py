@@ -13,8 +13,9 @@ MAPS = pathlib.Path(__file__).resolve().parent.parent / "dumpers/import/maps"
 
 
 def rules_of(name):
-    """[(pattern of a foreign name, node's name with \\1 for the layer)] of a built-in map."""
-    rules = []
+    """[(pattern of a foreign name, node's name with \\1 for the layer)] of a built-in map. Rules that take a part of a tensor come last:
+    here it stands for the whole."""
+    rules, parts = [], []
     for line in (MAPS / f"{name}.map").read_text().splitlines():
         line = line.split(" #")[0].strip()
         if "->" not in line or line.startswith("#"):
@@ -24,8 +25,8 @@ def rules_of(name):
             words = {"{layer}": r"(\d+)", "{rank}": r"(?P<rank>\d+)", "*": ".*", "?": "."}
             parts = re.split(r"(\{layer\}|\{rank\}|\*|\?)", source.strip())
             pattern = "".join(words.get(part, re.escape(part)) for part in parts)
-            rules.append((re.compile(pattern), re.sub(r"\{\w+\}", r"\\1", node.split()[0])))
-    return rules
+            (parts if "part=" in node else rules).append((re.compile(pattern), re.sub(r"\{\w+\}", r"\\1", node.split()[0])))
+    return rules + parts
 
 
 def nodes_of(names, rules):

@@ -159,7 +159,8 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     if (!rival) return FD_OK;
     fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
-    if (e.named && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e)) return FD_OK;
+    const bool fitted = fd_explains_by_fit(c->o->graph, &e); /* a class that gives all of it is simpler */
+    if (e.named && !fitted && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e)) return FD_OK;
     c->explained = false;
     snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
     snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);

@@ -53,14 +53,15 @@ static void turn(const fd_node *node, float *head, int32_t i, float c, float s) 
 
 /* Turns x in place into what the angle of position `pos` makes of it, `sign` times; binary32, as the contract
  * rounds. */
-static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign, fd_fault_round round) {
+static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign, bool exchanged, fd_fault_round round) {
     const fd_node *node = args->node;
     int32_t half = node->rope.n_rot / 2, n_head = node->shape[0], head_dim = node->shape[1];
     float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
     if (cosine) fd_rope_table(&node->rope, args->weight[0], pos, 1, cosine, sine);
     for (int32_t h = 0; h < n_head && cosine; h++)
         for (int32_t i = 0; i < half; i++)
-            turn(node, x + (int64_t)h * head_dim, i, round(cosine[i]), sign * round(sine[i]));
+            turn(node, x + (int64_t)h * head_dim, i, round(exchanged ? sine[i] : cosine[i]),
+                 sign * round(exchanged ? cosine[i] : sine[i]));
     bool done = cosine != NULL;
     free(cosine);
     return done;
@@ -71,10 +72,19 @@ static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int t
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int32_t r = 0; r < args->n_pos; r++)
         for (int i = 0; i < times; i++)
-            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign, round)) {
+            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign, false, round)) {
                 fd_fault_nan(args, width);
                 return;
             }
+}
+
+static void sine_for_cosine(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    bool done = true;
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int32_t r = 0; r < args->n_pos && done; r++)
+        done = rotate(args, (float *)args->out + r * width, args->pos0 + r, 1.0f, true, as_is);
+    if (!done) fd_fault_nan(args, width);
 }
 
 FD_OVERRIDE(one_further, rotate_rows(args, 1, 1.0f, 1, as_is))
@@ -214,6 +224,8 @@ static const fd_fault rows[] = {
      .override = not_at_all},
     {ROPE("rope_not_on_k", "attn_k_rope", "RoPE is applied to Q, not to K"), .nodes = "attn_k_rope",
      .override = not_at_all},
+    {ROPE("rope_sine_for_cosine", "attn_q_rope", "RoPE takes the sine for the cosine and the cosine for the sine"),
+     .override = sine_for_cosine},
     {ROPE("rope_sign", "attn_q_rope", "RoPE rotates the other way round"), .override = other_way},
     {.info = {"rope_table_f16", "rope", "the cosines and sines of RoPE are rounded to binary16", "attn_q_rope", false,
               0x1p-11},

@@ -14,6 +14,7 @@ const char *fd_tile_rule_name(fd_tile_rule rule) {
         [FD_TILES_BOTH_STALE] = "flash_not_rescaled",
         [FD_TILES_EDGE_TWICE] = "flash_key_twice",
         [FD_TILES_OWN_TWICE] = "flash_own_key_twice",
+        [FD_TILES_FIRST_TWICE] = "flash_first_key_twice",
         [FD_TILES_AVERAGED] = "split_kv_averaged",
         [FD_TILES_ADDED] = "split_kv_added",
         [FD_TILES_UNSCALED] = "split_kv_not_rescaled",
@@ -84,7 +85,9 @@ static void divide_by_first_sum(int32_t tile, float *w, int32_t n) {
 static void count_twice(fd_tile_rule rule, int32_t tile, float *w, int32_t n) {
     double more = 0;
     for (int32_t t = 0; t < n; t++) {
-        const bool twice = rule == FD_TILES_OWN_TWICE ? t == n - 1 : t > 0 && tile > 0 && t % tile == 0;
+        const bool twice = rule == FD_TILES_OWN_TWICE     ? t == n - 1
+                           : rule == FD_TILES_FIRST_TWICE ? t == 0
+                                                          : t > 0 && tile > 0 && t % tile == 0;
         if (!twice) continue;
         more += (double)w[t];
         w[t] *= 2;
@@ -97,7 +100,7 @@ void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n)
         weigh_parts_alike(rule, tile, weights, n);
     else if (rule == FD_TILES_UNSCALED)
         take_own_maxima(tile, weights, n);
-    else if (rule == FD_TILES_EDGE_TWICE || rule == FD_TILES_OWN_TWICE)
+    else if (rule >= FD_TILES_EDGE_TWICE && rule <= FD_TILES_FIRST_TWICE)
         count_twice(rule, tile, weights, n);
     else if (rule == FD_TILES_FIRST_SUM)
         divide_by_first_sum(tile, weights, n);
@@ -127,6 +130,7 @@ FD_OVERRIDE(sum_stale, mix_in_tiles(args, FD_TILES_SUM_STALE))
 FD_OVERRIDE(both_stale, mix_in_tiles(args, FD_TILES_BOTH_STALE))
 FD_OVERRIDE(key_twice, mix_in_tiles(args, FD_TILES_EDGE_TWICE))
 FD_OVERRIDE(own_key_twice, mix_in_tiles(args, FD_TILES_OWN_TWICE))
+FD_OVERRIDE(first_key_twice, mix_in_tiles(args, FD_TILES_FIRST_TWICE))
 FD_OVERRIDE(averaged, mix_in_tiles(args, FD_TILES_AVERAGED))
 FD_OVERRIDE(added, mix_in_tiles(args, FD_TILES_ADDED))
 
@@ -147,6 +151,9 @@ static const fd_fault rows[] = {
          "flash attention: the first key of a tile is mixed in with the tile before it, too (tiles of 2 keys)"),
      .override = key_twice},
     {MIX("flash_own_key_twice", "flash attention: a token's own key is mixed in twice"), .override = own_key_twice},
+    {MIX("flash_first_key_twice", "flash attention: the first key, with which the running state begins, is mixed in "
+                                  "again"),
+     .override = first_key_twice},
     {MIX("split_kv_averaged", "split K/V: the outputs of 2 parts of the keys are averaged, not weighed by their sums"),
      .override = averaged},
     {MIX("split_kv_added", "split K/V: the outputs of 2 parts of the keys are added, not weighed by their sums"),

@@ -197,8 +197,9 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool is_one = is_tight(inferred, options->graph);
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
     if (is_one) FD_TRY(explain_inferred(options, judged, evidence->undecided, &own, err));
-    const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING;
-    if (is_one && (own.named || (nothing && !reads_table(options)))) return FD_OK;
+    const bool room_alone = evidence->undecided && inferred->u_mix > 0x1p-24; /* it may be a bug's all the same */
+    const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING && !room_alone;
+    if (is_one && ((own.named && !own.fitted) || (nothing && !reads_table(options)))) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
         if (may_be_it(fd_numerics_class_at(i), options->graph, inferred))
             tight.at[n++].class_ = fd_numerics_class_at(i);
@@ -206,11 +207,14 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     fd_code code = fd_run_in_order(&jobs, err);
     qsort(tight.at, (size_t)n, sizeof *tight.at, by_what_is_left);
     if (code == FD_OK) code = explain_in_order(options, &own, tight.at, n, !is_one, evidence, err);
-    if (code == FD_OK && is_one && options->numerics == inferred)
+    const bool of_cache = is_one && reads_cache(options, &own.first), near = own.near.hypothesis.guess != FD_GUESS_NONE;
+    if (code == FD_OK && of_cache && (near || own.fitted) && options->numerics == inferred)
+        code = explain_with_fused_sums(options, &own, evidence, err); /* a name, where the near bug alone is none */
+    if (code == FD_OK && is_one && !own.named && options->numerics == inferred)
         code = explain_by_near_bug(options, &own, tight.at, n, evidence, err);
-    if (code == FD_OK && is_one && options->numerics == inferred && reads_cache(options, &own.first))
+    if (code == FD_OK && of_cache && !own.named && options->numerics == inferred)
         code = explain_with_other_caches(options, &own, tight.at, n, evidence, err);
-    if (code == FD_OK && is_one && options->numerics == inferred && reads_cache(options, &own.first))
+    if (code == FD_OK && of_cache && !near && !own.named && options->numerics == inferred)
         code = explain_with_fused_sums(options, &own, evidence, err);
     for (int32_t i = 0; i < n; i++) fd_class_attempt_free(&tight.at[i]);
     return code;

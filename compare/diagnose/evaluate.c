@@ -49,6 +49,7 @@ static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_varian
 static int64_t part_of_row(const fd_evaluation *ev, const fd_node *node, int64_t stride) {
     const bool heads = node->over_kv || node->n_dim == 2;
     if (ev->h.guess == FD_GUESS_WEIGHT && ev->h.end > 0) return 1;
+    if (ev->h.to > 0) return node->id == ev->bench->request->args.node->id ? 1 : 0;
     if (ev->h.n_rank > 0) return heads ? stride / node->shape[0] : 1;
     /* of a node with as many heads, or with one for several of these: K's and V's */
     const int32_t n_head = heads ? node->shape[0] : 0, n_asked = ev->bench->request->args.node->shape[0];
@@ -59,6 +60,7 @@ static int64_t part_of_row(const fd_evaluation *ev, const fd_node *node, int64_t
  * of its query heads are, of n_asked. */
 static bool is_concerned(const fd_hypothesis *h, int64_t part, int64_t n, int64_t n_asked) {
     if (h->guess == FD_GUESS_WEIGHT && h->end > 0) return part >= h->first && part < h->end;
+    if (h->to > 0) return part >= h->from && part < h->to;
     if (h->n_rank > 0) return n < h->n_rank ? part == h->rank * n / h->n_rank : part * h->n_rank / n == h->rank;
     const int64_t group = n_asked / n;
     const uint64_t all = group < 64 ? (UINT64_C(1) << group) - 1 : ~UINT64_C(0);

@@ -217,6 +217,8 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(try_in_heads(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(try_on_ranks(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_regions(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_in_elements(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_numbers(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_unknown_cache(t, err));
     if (guess) FD_TRY(fd_guess_zero_keys(t, err));

@@ -27,7 +27,7 @@ static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
         for (int i = 0; i < N_TILE && !fd_trial_fits(t); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_TILES, .node = node->id, .which = rule, .n = tiles[i]};
             bool parts = rule >= FD_TILES_AVERAGED;
-            if (rule == FD_TILES_OWN_TWICE && h.n != 1) continue;
+            if ((rule == FD_TILES_OWN_TWICE || rule == FD_TILES_FIRST_TWICE) && h.n != 1) continue;
             if (h.n >= t->all.request->args.n_kv || (parts ? h.n == 1 : h.n < 0)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
             if (h.n < 0 && !fd_trial_fits(t)) FD_TRY(try_parts_of_step(t, h, -h.n, err));
@@ -130,6 +130,17 @@ static fd_code try_floor(fd_trial *t, const fd_node *softmax, fd_error *err) {
     return FD_OK;
 }
 
+/* Exponents are clamped from below: at a whole number, or where binary16 ends, ln 2¹⁵ and ln 65504. */
+static fd_code try_least_exponent(fd_trial *t, const fd_node *softmax, fd_error *err) {
+    static const double least[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 16, 20, 24, 10.3972077, 11.0898662};
+    fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = softmax->id, .which = 3};
+    for (size_t i = 0; i < sizeof least / sizeof *least && !fd_trial_fits(t); i++) {
+        h.value = least[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* Of more K/V heads the neighbours' alone. */
 enum { MOST_CACHE_HEADS = 8 };
 
@@ -178,6 +189,7 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
         bool mix = node->op == FD_OP_ATTN_MIX, scores = node->op == FD_OP_ATTN_SCORES;
         if (mix || (node->op == FD_OP_ATTN_SOFTMAX && i == t->n_span - 1)) FD_TRY(try_tiles(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
+        if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_least_exponent(t, node, err));
         if (mix || scores) FD_TRY(try_strides(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }

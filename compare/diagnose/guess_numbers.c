@@ -82,11 +82,12 @@ static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, 
 
 /* ---- positions ---- */
 
-enum { MOST_OFFSET = 64 };
+enum { MOST_OFFSET = 64, MOST_ROWS_OF_TILE = 16 };
 
 static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
-    int32_t prompt = t->all.request->args.first_batch;
+    const fd_op_args *args = &t->all.request->args;
+    int32_t prompt = args->first_batch, most_rows = args->row_by_row ? 0 : MOST_ROWS_OF_TILE;
     int32_t n_step = t->n_span == 1 && n_kv < MOST_OFFSET ? n_kv : 8; /* some step's length, added again */
     const struct {
         fd_position_rule rule;
@@ -95,12 +96,13 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
         {FD_POSITION_OFFSET, -8, 8},          {FD_POSITION_OFFSET, -first, -first},  {FD_POSITION_OFFSET, first, first},
         {FD_POSITION_OFFSET, prompt, prompt}, {FD_POSITION_OFFSET, -n_step, n_step}, {FD_POSITION_IS, 0, 2},
         {FD_POSITION_CLAMPED, -2, -1},        {FD_POSITION_MODULO, 2, n_kv - 1},     {FD_POSITION_AT_MOST, 1, n_kv - 2},
-        {FD_POSITION_ROUNDED, 8, 8},          {FD_POSITION_ROUNDED, 11, 11}};
+        {FD_POSITION_ROUNDED, 8, 8},          {FD_POSITION_ROUNDED, 11, 11},         {FD_POSITION_OF_TILE, 2, most_rows}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
+            h.end = rules[i].rule == FD_POSITION_OF_TILE ? args->pos0 - args->batch_offset : 0;
             if (rules[i].rule == FD_POSITION_OFFSET && n == 0) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
@@ -175,6 +177,7 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
                  {FD_KEYS_NOT_LAST, 1, !args->row_by_row && n_kv == args->batch_end},
                  {FD_KEYS_FIRST_N, 1, n_kv - 1},
                  {FD_KEYS_TILE, 2, n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE},
+                 {FD_KEYS_OF_TILE, 2, args->row_by_row ? 0 : MOST_ROWS_OF_TILE},
                  {FD_KEYS_FAR, 2, 3},
                  {FD_KEYS_CHUNK, step > 0 ? step : 1, step}};
     if (node->op != args->node->op && node->op == FD_OP_ATTN_SCORES) return FD_OK; /* softmax's, then */
@@ -183,11 +186,12 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
+            h.end = rules[i].rule == FD_KEYS_OF_TILE ? step : 0;
             bool sinks = rules[i].rule == FD_KEYS_SINKS;
             int32_t far = rules[i].rule == FD_KEYS_FAR ? MOST_NEAR : sinks ? MOST_SINKS : 0;
             for (h.other = sinks; h.other <= far && !fd_trial_fits(t); h.other++) FD_TRY(fd_trial_try(t, &h, err));
         }
-    h.other = 0;
+    h.other = h.end = 0;
     h.which = FD_KEYS_SET;
     for (h.n = 0; h.n < 2 && !fd_trial_fits(t); h.n++) {
         h.keys = keys_without_weight(t, &h);

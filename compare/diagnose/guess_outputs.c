@@ -168,7 +168,7 @@ static fd_code try_orders(fd_trial *t, const fd_node *node, bool before_bias, fd
     if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     int32_t n_head = node->n_dim == 2 ? node->shape[0] : 1;
     for (int rule = 0; rule < FD_ORDER_COUNT && !fd_trial_fits(t); rule++) {
-        if (rule == FD_ORDER_HEADS_SWAPPED) continue; /* try_swapped_heads */
+        if (rule == FD_ORDER_HEADS_SWAPPED || rule >= FD_ORDER_PIECES) continue; /* found by what stands there */
         bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
         if (of_heads && n_head < 2) continue;
         int32_t low = rule == FD_ORDER_ROTATED ? -2 : rule == FD_ORDER_HEADS_STRIDED ? 2 : 1;

@@ -128,8 +128,8 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     const fd_judged_rows j = fd_judged_rows_of(t);
     const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
     const bool scores = j.node->op == FD_OP_ATTN_SCORES;
-    if ((j.node->over_kv && !weights && !scores) || j.node->op == FD_OP_KV_WRITE || j.node->op == FD_OP_TOP_K)
-        return FD_OK;
+    if (j.node->op == FD_OP_KV_WRITE) return try_clamp(t, err);
+    if ((j.node->over_kv && !weights && !scores) || j.node->op == FD_OP_TOP_K) return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
     FD_TRY(try_experts(t, j.node, err));
     if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));

@@ -44,6 +44,11 @@ fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);
 fd_code fd_guess_places(fd_trial *trial, fd_error *err);
 fd_code fd_guess_own_numbers(fd_trial *trial, fd_error *err);
 
+/* Of the node asked about elements, rows of a step, or blocks of them in another order; rows added to others; a fault of the table in
+ * some elements alone (guess_regions.c). */
+fd_code fd_guess_regions(fd_trial *trial, fd_error *err);
+fd_code fd_guess_in_elements(fd_trial *trial, fd_error *err);
+
 /* Of the node asked about zeros that come again along its rows; of a product blocks of its sums that do (guess_periods.c). */
 fd_code fd_guess_periodic_zeros(fd_trial *trial, fd_error *err);
 fd_code fd_guess_blocks_of_sums(fd_trial *trial, const fd_node *node, fd_error *err);

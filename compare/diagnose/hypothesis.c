@@ -22,6 +22,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_FAULT:
     case FD_GUESS_WEIGHT:
     case FD_GUESS_INPUT:
+    case FD_GUESS_INPUT_ORDER:
     case FD_GUESS_INPUT_FACTOR:
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL:
@@ -180,6 +181,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     case FD_POSITION_AT_MOST: return pos < h->n ? pos : h->n;
     case FD_POSITION_IS: return h->n;
     case FD_POSITION_DIVIDED: return pos / h->n;
+    case FD_POSITION_OF_TILE: return pos < h->end ? pos : pos - (pos - h->end) % h->n;
     case FD_POSITION_ROUNDED: return round_position(pos, h->n);
     }
     return pos;
@@ -188,7 +190,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
            a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->readers == b->readers && a->heads == b->heads &&
-           a->rank == b->rank && a->n_rank == b->n_rank && a->before_bias == b->before_bias && a->which == b->which &&
+           a->rank == b->rank && a->n_rank == b->n_rank && a->from == b->from && a->to == b->to && a->before_bias == b->before_bias && a->which == b->which &&
            a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
            !(a->value > b->value) && a->keys == b->keys;
 }

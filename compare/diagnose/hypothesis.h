@@ -16,6 +16,7 @@ typedef enum fd_guess {
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
                         `layer` read those of layer `other` */
     FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
+    FD_GUESS_INPUT_ORDER,  /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, are left out; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
@@ -43,7 +44,8 @@ typedef enum fd_guess {
     FD_GUESS_ROWS,  /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY, /* elements [first, end) are those of node `other` from `n` on, or (`which` 1) these are added to them */
     FD_GUESS_CAP,     /* value·tanh(x / value) */
-    FD_GUESS_CLAMP,   /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero */
+    FD_GUESS_CLAMP, /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero; 3: softmax's scores no less
+                       than the row's largest less `value` */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule; of a type that has a scale `n` is fd_scale_of */
 } fd_guess;
@@ -66,6 +68,7 @@ typedef enum fd_position_rule {
     FD_POSITION_AT_MOST,
     FD_POSITION_IS,
     FD_POSITION_DIVIDED, /* whole numbers */
+    FD_POSITION_OF_TILE, /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
     FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
 } fd_position_rule;
 typedef enum fd_key_rule {
@@ -77,6 +80,7 @@ typedef enum fd_key_rule {
     FD_KEYS_NOT_LAST, /* the last row of what is asked about, that is of its step, does not see itself */
     FD_KEYS_CHUNK,    /* the step that begins at position `n` sees as many keys as if it were the first */
     FD_KEYS_TILE,     /* those after the last whole tile of `n`, where there is one */
+    FD_KEYS_OF_TILE,  /* a row sees the keys that the first row of its tile of `n` sees; tiles begin at position `end` */
     FD_KEYS_FAR,      /* every `n`th of those that are more than `other` positions before its own */
     FD_KEYS_SET
 } fd_key_rule;
@@ -101,6 +105,9 @@ typedef enum fd_row_rule {
     FD_ROWS_ROLLED,          /* `n` earlier, the first ones the last */
     FD_ROWS_EXCHANGED,       /* those of positions `n` and `other`, of one step, are each other's */
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
+    FD_ROWS_REVERSED,        /* from position `n` on the last one first */
+    FD_ROWS_BLOCKS, /* of every `n` from position `other` on, row i is row 4i … 4i + 3 of `keys`; the rest is right */
+    FD_ROWS_ADDED,  /* the row `n` earlier is added to each, from position `other` on */
 } fd_row_rule;
 typedef enum fd_token_rule {
     FD_TOKEN_OFFSET, /* id + n */
@@ -153,6 +160,7 @@ typedef enum fd_order_rule {
     FD_ORDER_PAIRS_SWAPPED,
     FD_ORDER_ROTATED, /* by `n` elements */
     FD_ORDER_PIECES,  /* [first, end) are those from `n` on; from element `other` on, if not 0, those from `keys` on */
+    FD_ORDER_BLOCKS,  /* of every `n` groups of `other` elements, group i is that of bits 4i … 4i + 3 of `keys` */
     FD_ORDER_COUNT
 } fd_order_rule;
 
@@ -169,6 +177,7 @@ typedef struct fd_hypothesis {
     uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
     int32_t rank,
         n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of the FFN's elements; n_rank 0: in all */
+    int32_t from, to; /* in elements [from, to) of every row alone, of the node asked about; to 0: in all */
     bool before_bias; /* of a product, and its bias is added as it should be: factors and orders */
     int32_t which, other, n;
     int32_t first, end;

@@ -7,6 +7,9 @@
 /* FD_GUESS_MAPPED: a cache has heads; an op of experts reads which. */
 bool fd_hypothesis_may_be_mapped(const fd_hypothesis *h, const fd_node *node);
 
+/* Where the element comes from that FD_GUESS_ORDER or _INPUT_ORDER has at place i of a row of so many heads. */
+int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i, int64_t width);
+
 /* -Inf in rows of scores, [n_row, n_head, pos0 + n_row], where FD_GUESS_KEYS hides a key. */
 void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
 

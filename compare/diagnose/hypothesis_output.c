@@ -10,7 +10,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
     if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
-           h->guess == FD_GUESS_CAP || h->guess == FD_GUESS_CLAMP || h->guess == FD_GUESS_COPY ||
+           h->guess == FD_GUESS_CAP || (h->guess == FD_GUESS_CLAMP && h->which < 3) || h->guess == FD_GUESS_COPY ||
            (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
            (h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_RESULT || h->which == FD_ROUNDED_BOTH));
 }
@@ -20,8 +20,8 @@ static bool has(int64_t width, int64_t first, int64_t n) {
     return first >= 0 && n >= 0 && first <= width - n;
 }
 
-static int64_t order_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
-    int64_t n_head = node->n_dim == 2 ? node->shape[0] : 1, dim = width / n_head, head = i / dim, d = i % dim;
+int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i, int64_t width) {
+    int64_t dim = width / n_head, head = i / dim, d = i % dim;
     int64_t half = dim / 2;
     switch ((fd_order_rule)h->which) {
     case FD_ORDER_REVERSED: return width - 1 - i;
@@ -39,6 +39,11 @@ static int64_t order_of(const fd_hypothesis *h, const fd_node *node, int64_t i, 
     case FD_ORDER_PIECES:
         if (i < h->first || i >= h->end) return i;
         return h->other > 0 && i >= h->other ? (int64_t)h->keys + i - h->other : h->n + i - h->first;
+    case FD_ORDER_BLOCKS: {
+        const int64_t group = i / h->other, block = group / h->n * h->n;
+        if ((block + h->n) * h->other > width) return i;
+        return (block + (int64_t)(h->keys >> 4 * (group - block) & 15)) * h->other + i % h->other;
+    }
     case FD_ORDER_COUNT: break;
     }
     return i;
@@ -46,7 +51,7 @@ static int64_t order_of(const fd_hypothesis *h, const fd_node *node, int64_t i, 
 
 /* The element of the right row that stands at element i of the faulty one. */
 static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
-    const int64_t from = order_of(h, node, i, width);
+    const int64_t from = fd_hypothesis_order_of(h, node->n_dim == 2 ? node->shape[0] : 1, i, width);
     return has(width, from, 1) ? from : i;
 }
 
@@ -60,6 +65,13 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
         const int64_t one = h->n - out->pos0, other = h->other - out->pos0;
         from = row == one ? other : row == other ? one : row;
     }
+    if (h->which == FD_ROWS_REVERSED) from = row < h->n - out->pos0 ? row : n_row - 1 - (row - (h->n - out->pos0));
+    if (h->which == FD_ROWS_BLOCKS) {
+        const int64_t start = h->other - out->pos0, block = start + (row - start) / h->n * h->n;
+        const bool whole = row >= start && block + h->n <= n_row;
+        from = whole ? block + (int64_t)(h->keys >> 4 * (row - block) & 15) : row;
+    }
+    if (h->which == FD_ROWS_ADDED) from = row;
     if (h->which == FD_ROWS_LAST_OF_EARLIER) from = row < out->n_earlier ? row : out->n_earlier - 1;
     return from < 0 || from >= n_row ? row : from;
 }
@@ -194,6 +206,7 @@ static void widen_for_term(const fd_output_rows *out, double *tau) {
 
 static float clamped(const fd_hypothesis *h, float x) {
     const float limit = (float)h->value;
+    if (h->which == 3) return x; /* what softmax reads */
     if (h->which == 2) return fabsf(x) < limit ? 0.0f : x;
     return x > limit ? limit : h->which == 0 && x < -limit ? -limit : x;
 }
@@ -219,6 +232,9 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     int64_t first = h->end ? h->first : 0, end = h->end ? h->end : width;
     for (int64_t r = 0; r < n_row && h->guess == FD_GUESS_ROWS && has(width, first, end - first); r++)
         memcpy(rows + r * width + first, source_row(h, out, scratch, r) + first, sizeof *rows * (size_t)(end - first));
+    const bool added = h->guess == FD_GUESS_ROWS && h->which == FD_ROWS_ADDED;
+    for (int64_t r = added ? h->other - out->pos0 + h->n : n_row; r < n_row; r++)
+        for (int64_t i = 0; i < width && r >= h->n; i++) rows[r * width + i] += scratch[(r - h->n) * width + i];
 }
 
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
@@ -242,5 +258,6 @@ void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, co
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_ROWS && h->which != FD_ROWS_LAST_OF_EARLIER; i++) {
         bool other = !h->end || (i % width >= h->first && i % width < h->end);
         if (other) tau[i] = scratch[row_source(h, out, i / width) * width + i % width];
+        if (h->which == FD_ROWS_ADDED && i / width >= h->n) tau[i] += scratch[i - h->n * width];
     }
 }

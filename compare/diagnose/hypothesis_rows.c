@@ -15,6 +15,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_STRIDES:
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
+    case FD_GUESS_INPUT_ORDER: return slot == 0 && node->op == FD_OP_MATMUL;
     case FD_GUESS_INPUT_TAIL:
     case FD_GUESS_PARTIAL: return slot == 0;
     case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
@@ -22,6 +23,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_MAPPED: return slot == 1 && h->which != FD_MAPPED_QUERIES;
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
+    case FD_GUESS_CLAMP: return h->which == 3 && slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
     }
@@ -37,6 +39,7 @@ static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own, int32_t n_k
     case FD_KEYS_NOT_LAST: return key == own && own > 0 && own == n_kv - 1;
     case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;
     case FD_KEYS_TILE: return own + 1 > h->n && key >= (own + 1) / h->n * h->n;
+    case FD_KEYS_OF_TILE: return own >= h->end && key > own - (own - h->end) % h->n;
     case FD_KEYS_FAR: return own - key > h->other && (own - key) % h->n != 0;
     case FD_KEYS_SET: return key < 64 && (h->keys >> key & 1) != 0 && !(h->n && key == own);
     }
@@ -108,9 +111,9 @@ static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t
         }
 }
 
-/* Of a cache all rows; of Q those of the step that begins at position h->first, which other rows may stand before. */
+/* Of a cache all rows; of Q, and of what no heads are told of (`n` 1), those of the step that begins at position h->first, which other rows may stand before. */
 static void restride(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
-    const int64_t n = h->n, start = h->which == 0 && h->first > pos0 ? h->first - pos0 : 0, n_own = n_row - start;
+    const int64_t n = h->n, start = h->first > pos0 ? h->first - pos0 : 0, n_own = n_row - start;
     if (n <= 0 || width % n != 0 || n_own <= 0) return;
     const int64_t dim = width / n;
     float *own = rows + start * width, *copy = malloc(sizeof *copy * (size_t)(n_own * width));
@@ -128,6 +131,25 @@ static void restride(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t 
     free(copy);
 }
 
+/* Of each head, where a key is seen. */
+static void raise_scores(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width, int64_t n_kv) {
+    for (int64_t at = 0; at < n_row * width; at += n_kv) {
+        float largest = -INFINITY;
+        for (int64_t i = at; i < at + n_kv; i++) largest = fmaxf(largest, rows[i]);
+        for (int64_t i = at; i < at + n_kv; i++)
+            if (isfinite(rows[i])) rows[i] = fmaxf(rows[i], largest - (float)h->value);
+    }
+}
+
+static void reorder(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
+    float *copy = malloc(sizeof *copy * (size_t)width);
+    for (int64_t r = 0; r < n_row && copy; r++) {
+        float *row = memcpy(copy, rows + r * width, sizeof *copy * (size_t)width);
+        for (int64_t i = 0; i < width; i++) rows[r * width + i] = row[fd_hypothesis_order_of(h, h->end, i, width)];
+    }
+    free(copy);
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width) {
     int64_t n = n_row * width;
@@ -142,6 +164,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)
         memset(rows + h->n * width, 0, sizeof *rows * (size_t)((unwritten_end - h->n) * width));
+    if (h->guess == FD_GUESS_INPUT_ORDER) reorder(h, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_FACTOR)
         for (int64_t i = 0; i < n; i++) rows[i] *= (float)h->value;
     int64_t each = h->end > 0 && width % h->end == 0 ? h->end : width;
@@ -155,4 +178,5 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         for (int64_t r = n_row - 1; r >= h->n; r--)
             memcpy(rows + r * width, rows + (r - h->n) * width, sizeof *rows * (size_t)width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_CLAMP) raise_scores(h, rows, n_row, width, pos0 + n_row);
 }

@@ -89,7 +89,9 @@ static void token_text(const fd_hypothesis *h, char *to, size_t size) {
 }
 
 static void clamp_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->which == 2)
+    if (h->which == 3)
+        SAY("softmax's exponents are clamped from below at -%.6g", h->value);
+    else if (h->which == 2)
         SAY("weights below %.6g are taken for 0", h->value);
     else
         SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
@@ -223,6 +225,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_TOKEN: token_text(h, to, size); break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
     case FD_GUESS_OWN:
+    case FD_GUESS_INPUT_ORDER:
     case FD_GUESS_COPY:
     case FD_GUESS_ORDER:
     case FD_GUESS_ROWS: fd_hypothesis_rows_text(h, graph, to, size); break;
@@ -244,5 +247,6 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
     else
         summary_text(h, graph, to, size);
     if (h->n_rank) snprintf(to + strlen(to), size - strlen(to), " (on rank %d of %d ranks alone)", h->rank, h->n_rank);
+    if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
 }

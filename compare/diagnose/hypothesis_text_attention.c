@@ -24,6 +24,7 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the step that begins at position %d sees as many keys as if it were the first", h->n);
         break;
     case FD_KEYS_TILE: SAY("keys after the last whole tile of %d are not seen", h->n); break;
+    case FD_KEYS_OF_TILE: SAY("a tile of %d rows has the mask of its first one", h->n); break;
     case FD_KEYS_FAR:
         SAY("of keys more than %d positions before its own a row sees every %s", h->other,
             h->n == 2 ? "second" : "third");
@@ -46,13 +47,14 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_BOTH_STALE] = "when the running maximum grows, neither output nor sum of earlier tiles are rescaled",
         [FD_TILES_EDGE_TWICE] = "the first key of a tile is mixed in with the tile before it, too",
         [FD_TILES_OWN_TWICE] = "a token's own key is mixed in twice",
+        [FD_TILES_FIRST_TWICE] = "the first key, with which the running state begins, is mixed in again",
         [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
         [FD_TILES_UNSCALED] = "the outputs and sums of parts of the keys are added, each off its own maximum",
         [FD_TILES_FIRST_SUM] = "the outputs of parts of the keys are divided by the sum of the first",
         [FD_TILES_ADDED] = "the outputs of parts of the keys are added, not weighed by their sums",
     };
     const char *kernel = h->which < FD_TILES_AVERAGED ? "flash attention" : "split K/V";
-    if (h->which == FD_TILES_OWN_TWICE)
+    if (h->which == FD_TILES_OWN_TWICE || h->which == FD_TILES_FIRST_TWICE)
         SAY("%s: %s", kernel, words[h->which]);
     else if (h->n < 0)
         SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n);
@@ -150,6 +152,11 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
 static void strides_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
     const char *what = h->which == 0 ? "Q" : node->op == FD_OP_ATTN_SCORES ? "K" : "V";
+    if (h->n == 1) {
+        SAY("%s of the step's first position is read for all of them",
+            node->input[h->which] < 0 ? "what it reads" : graph->nodes[node->input[h->which]].name);
+        return;
+    }
     switch ((fd_stride_rule)h->other) {
     case FD_STRIDES_HEADS_FIRST:
         SAY("%s stands in memory with heads first, and is read as if positions came first", what);

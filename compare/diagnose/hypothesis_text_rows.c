@@ -6,6 +6,23 @@
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
+/* "of every 8 elements 1, 2 stand in the order 2, 1". */
+static void blocks_text(const fd_hypothesis *h, const char *unit, int32_t each, char *to, size_t size) {
+    char are[64] = "", from[64] = "";
+    size_t at = 0, to_at = 0;
+    for (int i = 0, n = 0; i < h->n; i++) {
+        const int other = (int)(h->keys >> 4 * i & 15);
+        if (other == i) continue;
+        const char *comma = n++ ? ", " : "";
+        at += (size_t)snprintf(are + at, sizeof are - at, "%s%d", comma, i);
+        to_at += (size_t)snprintf(from + to_at, sizeof from - to_at, "%s%d", comma, other);
+    }
+    if (each > 1)
+        SAY("of every %d groups of %d %s %s are the right ones of %s", h->n, each, unit, are, from);
+    else
+        SAY("of every %d %s %s are the right ones of %s", h->n, unit, are, from);
+}
+
 static void order_text(const fd_hypothesis *h, char *to, size_t size) {
     static const char *const words[FD_ORDER_COUNT] = {
         [FD_ORDER_REVERSED] = "reversed",
@@ -29,11 +46,22 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
             h->n + h->other - h->first - 1, h->other, h->end - 1, (int)h->keys, (int)h->keys + h->end - h->other - 1);
     else if (h->which == FD_ORDER_PIECES)
         SAY("elements %d…%d are the right ones of %d…%d", h->first, h->end - 1, h->n, h->n + h->end - h->first - 1);
+    else if (h->which == FD_ORDER_BLOCKS)
+        blocks_text(h, "elements", h->other, to, size);
     else if (h->which == FD_ORDER_ROTATED)
         SAY("the right values stand %d element%s too %s", h->n < 0 ? -h->n : h->n, h->n * h->n == 1 ? "" : "s",
             h->n < 0 ? "late" : "early");
     else
         SAY("the right values stand there %s", words[h->which]);
+}
+
+static void input_order_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    fd_hypothesis of_input = *h;
+    char order[160];
+    of_input.guess = FD_GUESS_ORDER;
+    order_text(&of_input, order, sizeof order);
+    SAY("reads %s as if %s", node->input[0] < 0 ? "its input" : graph->nodes[node->input[0]].name, order);
 }
 
 static void copy_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
@@ -57,6 +85,13 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
     else if (h->which == FD_ROWS_ROLLED)
         SAY("each row is the right one of the position 1 %s, around the end of the step",
             h->n == 1 ? "earlier" : "later");
+    else if (h->which == FD_ROWS_REVERSED)
+        SAY("the rows of a step stand in reverse");
+    else if (h->which == FD_ROWS_BLOCKS)
+        blocks_text(h, "rows of a step", 1, to, size);
+    else if (h->which == FD_ROWS_ADDED)
+        SAY("the row of %d position%s earlier is added to each: what is summed into was not cleared", h->n,
+            h->n == 1 ? "" : "s");
     else if (h->which == FD_ROWS_EXCHANGED)
         SAY("the rows of positions %d and %d stand in each other's place", h->n, h->other);
     else if (h->which == FD_ROWS_ALL_ARE && h->end)
@@ -123,6 +158,7 @@ void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char
     if (h->guess == FD_GUESS_COPY) copy_text(h, graph, to, size);
     if (h->guess == FD_GUESS_OWN) own_text(h, graph, to, size);
     if (h->guess == FD_GUESS_ROWS) rows_text(h, to, size);
+    if (h->guess == FD_GUESS_INPUT_ORDER) input_order_text(h, graph, to, size);
     if (h->guess != FD_GUESS_ORDER) return;
     order_text(h, to, size);
     if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
@@ -139,6 +175,7 @@ void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) 
     case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
     case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
     case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;
+    case FD_POSITION_OF_TILE: SAY("RoPE turns a tile of %d rows by the position of its first one", h->n); break;
     case FD_POSITION_ROUNDED:
         SAY("RoPE takes positions in %s, which has not every whole number above %d",
             h->n == 8 ? "bfloat16" : "binary16", 1 << h->n);

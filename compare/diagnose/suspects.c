@@ -28,8 +28,10 @@ bool fd_explains_by_attention_factors(const fd_graph *graph, const fd_explanatio
     return factors && (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX);
 }
 
-bool fd_explains_by_fit(const fd_explanation *e) {
+bool fd_explains_by_fit(const fd_graph *graph, const fd_explanation *e) {
     const fd_hypothesis *h = &e->remaining[0].hypothesis;
+    const bool sums = h->which == FD_OWN_ROW_FACTOR && h->node >= 0 && graph->nodes[h->node].op == FD_OP_ATTN_MIX;
+    if (h->guess == FD_GUESS_OWN && sums) return false; /* one number for a whole head: no rounding is that */
     return (h->guess == FD_GUESS_OWN && h->which != FD_OWN_LOG_SOFTMAX) || fd_hypothesis_fits_cache(h);
 }
 

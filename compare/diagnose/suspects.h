@@ -22,6 +22,6 @@ bool fd_explains_by_one_rounding(const fd_explanation *e);
 bool fd_explains_by_attention_factors(const fd_graph *graph, const fd_explanation *e);
 
 /* Its numbers are fitted to the candidate's, so many that they may be another class's roundings. */
-bool fd_explains_by_fit(const fd_explanation *e);
+bool fd_explains_by_fit(const fd_graph *graph, const fd_explanation *e);
 
 #endif

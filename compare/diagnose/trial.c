@@ -171,8 +171,8 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
 static fd_hypothesis in_part(const fd_trial *t, const fd_hypothesis *h) {
     fd_hypothesis part = *h;
     part.heads = t->heads;
-    part.rank = t->rank;
-    part.n_rank = t->n_rank;
+    part.from = t->from, part.to = t->to;
+    part.rank = t->rank, part.n_rank = t->n_rank;
     return part;
 }
 

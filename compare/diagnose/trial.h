@@ -30,6 +30,7 @@ typedef struct fd_trial {
     fd_contender *contenders; /* owned; not clearly beyond, best first */
     int32_t n;
     uint64_t heads;       /* what is tried holds in these alone; 0: in all */
+    int32_t from, to;     /* what is tried holds in elements [from, to) of a row alone; to 0: in all */
     int32_t rank, n_rank; /* what is tried holds on this rank alone; n_rank 0: on all */
     double spent;         /* multiplications on few rows so far */
     bool op_refuted;      /* the op as it should be is clearly beyond, here or at another node that a fault explains */

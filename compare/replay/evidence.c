@@ -207,6 +207,12 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case 
     return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && (n == 0 || 2 * n_wide > n);
 }
 
+bool fd_evidence_shows_f16_cache(const fd_evidence *e) {
+    for (int32_t i = 0; i < e->graph->n_node; i++)
+        if (e->graph->nodes[i].op == FD_OP_KV_WRITE && e->seen[i] && !e->wide[2 * i]) return true;
+    return false;
+}
+
 bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *numerics) {
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];

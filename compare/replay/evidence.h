@@ -112,6 +112,9 @@ fd_storage fd_evidence_storage(const fd_evidence *evidence, const fd_numerics_cl
  * such a type cannot, or none was seen. (Some engines round them where they read them: then it may be this class all the same.) */
 bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_class_case *c);
 
+/* A cache was recorded whose values all are of binary16: the engine keeps K or V in it. */
+bool fd_evidence_shows_f16_cache(const fd_evidence *evidence);
+
 /* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
 bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
