@@ -124,6 +124,22 @@ static fd_code try_experts(fd_trial *t, const fd_node *node, fd_error *err) {
     return k > 1 && k <= MOST_EXPERTS ? fd_trial_try(t, &h, err) : FD_OK;
 }
 
+/* Is most of what departs that of one factor for all? That is another mistake, and in 16 bits every column's own number would
+ * still lie a little beside it. */
+static bool has_one_factor(const fd_judged_rows *j) {
+    double cy = 0, yy = 0, before = 0, after = 0;
+    for (int64_t i = j->first * j->width; i < j->n * j->width; i++) {
+        cy += (double)j->r->output[i] * (double)j->plain->rows[i];
+        yy += (double)j->plain->rows[i] * (double)j->plain->rows[i];
+    }
+    for (int64_t i = j->first * j->width; i < j->n * j->width; i++) {
+        const double c = (double)j->r->output[i], y = (double)j->plain->rows[i], left = c - cy / yy * y;
+        before += (c - y) * (c - y);
+        after += left * left;
+    }
+    return !(after > before / 4);
+}
+
 fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     const fd_judged_rows j = fd_judged_rows_of(t);
     const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
@@ -147,7 +163,7 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     if (product && !fd_trial_fits(t)) FD_TRY(try_columns(t, &j, err));
     h.which = FD_OWN_COLUMN_FACTOR;
     h.before_bias = j.node->weight[1] >= 0;
-    if (!fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    if (!fd_trial_fits(t) && !has_one_factor(&j)) FD_TRY(fd_trial_try(t, &h, err));
     if (!product) return FD_OK;
     return fd_trial_fits(t) ? FD_OK : fd_guess_low_rank(t, err);
 }
