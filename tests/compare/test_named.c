@@ -152,15 +152,17 @@ Test(named, position_0_alone_names_nothing) {
     close_model(&b);
 }
 
-/* No fault of the table: every second element of the rows, one and a half times as large. */
+/* No fault of the table, nor a number that rows or columns have: a third of the elements, others in each row, one and a half times as
+ * large. */
 static void half_scaled(const fd_op_args *args) {
     fd_node node = *args->node;
     fd_op_args clean = *args;
     node.override = NULL;
     clean.node = &node;
     fd_reference_op(FD_NUMERICS_EXACT, &clean);
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i += 2) ((float *)args->out)[i] *= 1.5f;
+    int64_t width = fd_node_row_stride(args->node, args->n_kv), n = args->n_pos * width;
+    for (int64_t i = 0; i < n; i++)
+        if ((i % width + 5 * (i / width + args->pos0)) % 3 == 0) ((float *)args->out)[i] *= 1.5f;
 }
 
 Test(named, a_fault_outside_the_table_is_not_named) {
