@@ -23,8 +23,8 @@ def rules_of(name):
         sources, node = line.split("->")
         for source in sources.split("|"):
             words = {"{layer}": r"(\d+)", "{rank}": r"(?P<rank>\d+)", "*": ".*", "?": "."}
-            parts = re.split(r"(\{layer\}|\{rank\}|\*|\?)", source.strip())
-            pattern = "".join(words.get(part, re.escape(part)) for part in parts)
+            pieces = re.split(r"(\{layer\}|\{rank\}|\*|\?)", source.strip())
+            pattern = "".join(words.get(piece, re.escape(piece)) for piece in pieces)
             (parts if "part=" in node else rules).append((re.compile(pattern), re.sub(r"\{\w+\}", r"\\1", node.split()[0])))
     return rules + parts
 

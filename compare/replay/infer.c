@@ -236,19 +236,6 @@ static bool is_for_mix_alone(const fd_evidence *evidence, const fd_class_cases *
     return yes;
 }
 
-/* Sums of V in 16 bits, which have room for a bug, in a class that repeats all else; and no product shows it. */
-static bool is_for_sums_alone(const fd_class_case *c) {
-    return c->numerics->replays_inputs && c->numerics->u_mix > 0x1p-24 && !c->rounds_products;
-}
-
-/* Beside a cache in binary16, where such sums leave nothing of what the chosen class leaves. */
-static int32_t with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
-    for (int32_t i = 0; i < c->n && fd_case_unexplained(&c->at[chosen]) > 0; i++)
-        if (is_for_sums_alone(&c->at[i]) && !c->refuted[i] && c->at[i].n_beyond + fd_case_unexplained(&c->at[i]) == 0)
-            return i;
-    return chosen;
-}
-
 static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
     int32_t best = -1;
     for (int32_t i = 0; i < c->n; i++)
@@ -274,10 +261,10 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++)
         doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]) || is_for_mix_alone(&seen, &c, i) ||
-                      is_for_sums_alone(&c.at[i]);
+                      fd_case_is_for_sums_alone(&c.at[i]);
     if (code == FD_OK) {
         int32_t least, chosen = choose(&c, &least);
-        if (fd_evidence_shows_f16_cache(&seen)) chosen = with_sums_in_16_bits(&c, chosen);
+        if (fd_evidence_shows_f16_cache(&seen)) chosen = fd_case_with_sums_in_16_bits(&c, chosen);
         *out = c.at[chosen].numerics;
         bool too_large =
             fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);

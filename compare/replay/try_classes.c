@@ -199,3 +199,15 @@ fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evide
     for (int32_t i = 0; i < s.n; i++) fd_class_case_free(&s.cases[i]);
     return code;
 }
+
+bool fd_case_is_for_sums_alone(const fd_class_case *c) {
+    return c->numerics->replays_inputs && c->numerics->u_mix > 0x1p-24 && !c->rounds_products;
+}
+
+int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
+    for (int32_t i = 0; i < c->n && fd_case_unexplained(&c->at[chosen]) > 0; i++) {
+        const bool all_explained = c->at[i].n_beyond + fd_case_unexplained(&c->at[i]) == 0;
+        if (fd_case_is_for_sums_alone(&c->at[i]) && !c->refuted[i] && all_explained) return i;
+    }
+    return chosen;
+}

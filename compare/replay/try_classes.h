@@ -31,4 +31,9 @@ fd_code fd_class_case_complete(const fd_attribution_options *options, fd_class_c
 /* Scores or weights in the candidate's trace have left the kernel: attention is not fused. */
 bool fd_shows_attention(const fd_attribution_options *options);
 
+/* Sums of V in 16 bits, which have room for a bug, in a class that repeats all else; and no product shows it. */
+bool fd_case_is_for_sums_alone(const fd_class_case *c);
+/* Beside a cache in binary16: the case where such sums leave nothing of what the chosen one leaves, else that one. */
+int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen);
+
 #endif
