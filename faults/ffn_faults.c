@@ -123,8 +123,7 @@ static void wrong_branch(fd_fault_site *site) {
     fd_node *node = site->node;
     for (int32_t i = 0; i < node->id; i++) {
         const fd_node *norm = &graph->nodes[i];
-        bool is_norm = norm->op == FD_OP_RMS_NORM || norm->op == FD_OP_LAYER_NORM;
-        if (!is_norm || norm->layer != node->layer || norm->input[0] != node->input[0]) continue;
+        if (!fd_node_is_norm(norm) || norm->layer != node->layer || norm->input[0] != node->input[0]) continue;
         node->input[0] = i;
         return;
     }

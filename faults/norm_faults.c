@@ -185,7 +185,7 @@ FD_APPLIES(has_norm_bias, node->weight[1] >= 0)
 FD_EDIT(norm_bias_missing, node->weight[1] = -1)
 FD_APPLIES(has_norm_weight, node->weight[0] >= 0)
 
-FD_APPLIES(is_norm, node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM)
+FD_APPLIES(is_norm, fd_node_is_norm(node))
 
 #define LAYER_NORM(name, summary)                                                                                      \
     .info = {name, "norm", summary, "attn_norm attn_q_norm", false}, .op = FD_OP_LAYER_NORM

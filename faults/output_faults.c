@@ -34,9 +34,9 @@ FD_OVERRIDE(capped_logits, logits_with(args, capped_by_30))
 /* Logits from the stream before the last norm: the right tensor is computed, the wrong one read. */
 static void unnormed(fd_fault_site *site) {
     const fd_node *norm = &site->graph->nodes[site->node->input[0]];
-    if (norm->op == FD_OP_RMS_NORM || norm->op == FD_OP_LAYER_NORM) site->node->input[0] = norm->input[0];
+    if (fd_node_is_norm(norm)) site->node->input[0] = norm->input[0];
 }
-FD_APPLIES(is_norm, node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM)
+FD_APPLIES(is_norm, fd_node_is_norm(node))
 
 #define OUTPUT(name, located, summary) .info = {name, "output", summary, located, true}, .nodes = located
 

@@ -67,26 +67,23 @@ static bool rotate(const fd_op_args *args, float *x, int32_t pos, float sign, bo
     return done;
 }
 
-static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times, fd_fault_round round) {
+static void rotate_by(const fd_op_args *args, int32_t shift, float sign, int times, bool exchanged,
+                      fd_fault_round round) {
     int64_t width = fd_node_width(args->node);
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int32_t r = 0; r < args->n_pos; r++)
         for (int i = 0; i < times; i++)
-            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign, false, round)) {
+            if (!rotate(args, (float *)args->out + r * width, args->pos0 + r + shift, sign, exchanged, round)) {
                 fd_fault_nan(args, width);
                 return;
             }
 }
 
-static void sine_for_cosine(const fd_op_args *args) {
-    const int64_t width = fd_node_width(args->node);
-    bool done = true;
-    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
-    for (int32_t r = 0; r < args->n_pos && done; r++)
-        done = rotate(args, (float *)args->out + r * width, args->pos0 + r, 1.0f, true, as_is);
-    if (!done) fd_fault_nan(args, width);
+static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int times, fd_fault_round round) {
+    rotate_by(args, shift, sign, times, false, round);
 }
 
+FD_OVERRIDE(sine_for_cosine, rotate_by(args, 0, 1.0f, 1, true, as_is))
 FD_OVERRIDE(one_further, rotate_rows(args, 1, 1.0f, 1, as_is))
 FD_OVERRIDE(other_way, rotate_rows(args, 0, -1.0f, 1, as_is))
 FD_OVERRIDE(table_in_f16, rotate_rows(args, 0, 1.0f, 1, fd_fault_to_f16))

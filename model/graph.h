@@ -203,6 +203,11 @@ fd_code fd_kv_types_parse(const char *types, uint32_t *k, uint32_t *v, fd_error 
  * (its graphs of Gemma, Phi 2 and Phi 3); elsewhere the product is scaled. */
 bool fd_graph_scales_query(const fd_graph *graph);
 
+/* RMSNorm or LayerNorm. */
+static inline bool fd_node_is_norm(const fd_node *node) {
+    return node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM;
+}
+
 /* FD_ERR_UNSUPPORTED for a graph with a node that no GPU kernel computes, or with caches in a type that none keeps, named. */
 fd_code fd_graph_check_gpu(const fd_graph *graph, fd_error *err);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
 #include "cli/ranks.h"
 #include "compare/bounds/bounds.h"
 
@@ -108,11 +109,6 @@ static fd_code run(const fd_cli_pair *pair, fd_exec *exec, rows *r, fd_error *er
     return FD_OK;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Rows from `first` on: their sums; of their ratios, the candidate's over the emulated, the middle one, of two the smaller, and the least. */
 static sums look(const rows *r, int32_t first, double *middle, double *least) {
     sums all = {0};
@@ -122,9 +118,11 @@ static sums look(const rows *r, int32_t first, double *middle, double *least) {
         all.of_candidate += row->of_candidate;
         all.of_emulated += row->of_emulated;
         all.size += row->size;
-        r->ratio[i] = row->of_emulated > 0 ? row->of_candidate / row->of_emulated : row->of_candidate > 0 ? INFINITY : 0;
+        r->ratio[i] = row->of_emulated > 0    ? row->of_candidate / row->of_emulated
+                      : row->of_candidate > 0 ? INFINITY
+                                              : 0;
     }
-    qsort(r->ratio, (size_t)n, sizeof *r->ratio, by_size);
+    qsort(r->ratio, (size_t)n, sizeof *r->ratio, fd_order_doubles);
     *middle = n < FEWEST_ROWS ? 0 : r->ratio[(n - 1) / 2];
     *least = n < FEWEST_ROWS ? 0 : r->ratio[0];
     return all;

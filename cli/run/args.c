@@ -64,7 +64,8 @@ static const struct argp_option options[] = {
     {"ctx", 'c', "N", 0, "Maximum number of positions (default: what the model was trained for)", 2},
     {"fault", KEY_FAULT, "NAME[@LAYER]", 0, "Inject a fault; several joined by +", 2},
     {"cache-type", KEY_CACHE_TYPE, "TYPE", 0,
-     "Round rows of K and V to f16, to bf16, or to blocks of q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl, as they are written, "
+     "Round rows of K and V to f16, to bf16, or to blocks of q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl, as they are "
+     "written, "
      "as llama.cpp's -ctk and -ctv do; the GPU keeps f32 or f16 (default f32: as computed)",
      2},
     {"cache-type-k", KEY_CACHE_TYPE_K, "TYPE", 0, "The same of K alone", 2},

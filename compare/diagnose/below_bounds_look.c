@@ -15,10 +15,6 @@
 static const char *const small_faults[] = {"eps_value", "eps_missing", "eps_outside_root"};
 enum { N_SMALL = sizeof small_faults / sizeof *small_faults };
 
-static bool is_norm(const fd_node *node) {
-    return node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM;
-}
-
 /* ---- the bugs ---- */
 
 static void add_bug(fd_below_search *s, fd_below_bug bug) {
@@ -29,11 +25,11 @@ static void add_small_bugs(fd_below_search *s, int32_t fault) {
     const fd_node *nodes = s->graph->nodes;
     add_bug(s, (fd_below_bug){fault, -1, -1, -1});
     for (int32_t i = 0; i < s->graph->n_node; i++)
-        if (is_norm(&nodes[i]) && s->kind[i] == i) add_bug(s, (fd_below_bug){fault, i, -1, -1});
+        if (fd_node_is_norm(&nodes[i]) && s->kind[i] == i) add_bug(s, (fd_below_bug){fault, i, -1, -1});
     for (int32_t layer = 0; layer < s->graph->hparams.n_layer; layer++)
         add_bug(s, (fd_below_bug){fault, -1, layer, -1});
     for (int32_t i = 0; i < s->graph->n_node; i++)
-        if (is_norm(&nodes[i])) add_bug(s, (fd_below_bug){fault, -1, -1, i});
+        if (fd_node_is_norm(&nodes[i])) add_bug(s, (fd_below_bug){fault, -1, -1, i});
 }
 
 fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, fd_error *err) {
@@ -138,7 +134,7 @@ static fd_code look_along_small(look *l, int32_t fault, fd_error *err) {
     fd_code code = FD_OK;
     for (int32_t i = 0; i < l->trial->n_span && code == FD_OK && affordable(l); i++) {
         const fd_node *norm = &s->graph->nodes[l->trial->span[i]];
-        if (is_norm(norm)) code = add_norm(l, fault, norm, err);
+        if (fd_node_is_norm(norm)) code = add_norm(l, fault, norm, err);
     }
     for (int32_t b = s->n_fault; b < s->n_bug; b++) {
         if (!l->sum[b]) continue;

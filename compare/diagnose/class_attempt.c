@@ -96,7 +96,8 @@ fd_code fd_class_attempt_explain(const fd_attribution_options *options, fd_class
     /* a class that is shown may well round this tensor; beside one that has room alone, one tensor rounded is a bug */
     bool rounding = fd_explains_by_rounding(&e) || (!undecided && fd_explains_by_one_rounding(&e)) ||
                     fd_explains_by_attention_factors(options->graph, &e);
-    bool says_something = options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(options->graph, &e)));
+    bool says_something =
+        options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(options->graph, &e)));
     const fd_explain_fit *best = e.n_remaining > 0 ? &e.remaining[0] : &e.runner_up;
     if (!e.named && best->name[0] && fd_fit_decides(best, &e.unmodified)) a->near = *best;
     if (!e.named || !says_something) return FD_OK;

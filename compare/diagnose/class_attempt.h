@@ -17,7 +17,7 @@ typedef struct fd_class_attempt {
     int32_t n;             /* nodes that depart */
     double left;           /* mean logarithm of their largest errors */
     bool named;            /* one bug explains them */
-    bool fitted; /* by numbers or rows that were fitted: in another class a bug may say more */
+    bool fitted;           /* by numbers or rows that were fitted: in another class a bug may say more */
     fd_explain_fit
         near; /* not named: what leaves next to nothing beside the op as it should be; of FD_GUESS_NONE: nothing does */
 } fd_class_attempt;

@@ -180,7 +180,7 @@ static fd_code try_layers(fd_trial *t, fd_error *err) {
     for (int32_t i = 0; i < t->n_span; i++) {
         const fd_node *node = &graph->nodes[t->span[i]];
         n_norm +=
-            node->layer == layer && (node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM) && node->n_dim == 1;
+            node->layer == layer && fd_node_is_norm(node) && node->n_dim == 1;
     }
     for (int32_t away = 1; away < n_layer && n_norm > 0 && layer >= 0; away++)
         for (int sign = -1; sign <= 1 && !fd_trial_fits(t); sign += 2) {

@@ -156,7 +156,7 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     if (divides(j.node->op) && factors_differ(&j) && !not_alone && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_FUNCTION;
     if (fd_hypothesis_has_function(j.node->op) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
-    const bool norm = j.node->op == FD_OP_RMS_NORM || j.node->op == FD_OP_LAYER_NORM;
+    const bool norm = fd_node_is_norm(j.node);
     if (!(product || norm) || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;
     h.which = FD_OWN_COLUMN_TERM;
     FD_TRY(fd_trial_try(t, &h, err));

@@ -1,38 +1,13 @@
 /* Of the node asked about, where what it reads was recorded: a fault of the table in some elements of every row alone; the right elements,
  * or the right rows of a step, in another order that comes again block by block; rows added to others. */
-#include <math.h>
-
 #include "compare/diagnose/guesses.h"
-
-static int64_t width_of(const fd_trial *t) {
-    return fd_node_row_stride(t->all.request->args.node, t->all.request->args.n_kv);
-}
-
-static bool is(const fd_trial *t, int64_t at, int64_t right) {
-    const double tau = t->all.plain.tau ? t->all.plain.tau[right] : 0;
-    return fabs((double)t->all.request->output[at] - (double)t->all.plain.rows[right]) <= tau;
-}
-
-/* ---- elements ---- */
-
-/* Elements [*from, *to) of a row, outside which nothing departs; false: they are the whole row. */
-static bool departing_elements(const fd_trial *t, int32_t *from, int32_t *to) {
-    const fd_explain_request *r = t->all.request;
-    const int64_t width = width_of(t);
-    *from = *to = 0;
-    for (int64_t at = r->n_unjudged * width; at < r->args.n_pos * width; at++) {
-        const int32_t i = (int32_t)(at % width);
-        if (is(t, at, at)) continue;
-        if (*to == 0 || i < *from) *from = i;
-        if (i >= *to) *to = i + 1;
-    }
-    return *to > 0 && *to - *from < width;
-}
+#include "compare/diagnose/judged_rows.h"
 
 fd_code fd_guess_in_elements(fd_trial *t, fd_error *err) {
     const fd_node *node = t->all.request->args.node;
     if (t->n_span > 1 || node->over_kv || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K) return FD_OK;
-    if (!departing_elements(t, &t->from, &t->to)) t->to = 0;
+    const fd_judged_rows j = fd_judged_rows_of(t);
+    if (!fd_judged_columns(&j, &t->from, &t->to) || t->to - t->from == j.width) t->to = 0;
     fd_code code = FD_OK;
     for (int32_t i = 0; t->to > 0 && i < fd_fault_count() && code == FD_OK; i++) {
         const fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = node->id, .layer = FD_ANY_LAYER};
@@ -51,33 +26,30 @@ fd_code fd_guess_in_elements(fd_trial *t, fd_error *err) {
 enum { MOST_OF_BLOCK = 16, MOST_OF_GROUP = 128, LEAST_ROWS = 3 };
 
 /* Elements [first, first + n) are the right ones from `from` on, in every row. */
-static bool are_columns(const fd_trial *t, int64_t first, int64_t from, int64_t n) {
-    const fd_explain_request *r = t->all.request;
-    const int64_t width = width_of(t);
-    for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++)
+static bool are_columns(const fd_judged_rows *j, int64_t first, int64_t from, int64_t n) {
+    for (int32_t row = j->first; row < j->n; row++)
         for (int64_t i = 0; i < n; i++)
-            if (!is(t, row * width + first + i, row * width + from + i)) return false;
+            if (!fd_judged_is_that_of(j, row * j->width + first + i, row * j->width + from + i)) return false;
     return true;
 }
 
 /* Rows `row` are the right ones of `from`. */
-static bool is_row(const fd_trial *t, int64_t row, int64_t from) {
-    const int64_t width = width_of(t);
-    for (int64_t i = 0; i < width; i++)
-        if (!is(t, row * width + i, from * width + i)) return false;
+static bool is_row(const fd_judged_rows *j, int64_t row, int64_t from) {
+    for (int64_t i = 0; i < j->width; i++)
+        if (!fd_judged_is_that_of(j, row * j->width + i, from * j->width + i)) return false;
     return true;
 }
 
 /* Which part of a block stands at each of its `n` places, of elements (`group` of them each) or, `group` 0, of rows; false: something
  * else does at one of them. */
-static bool map_of(const fd_trial *t, int64_t start, int32_t n, int64_t group, uint64_t *keys) {
+static bool map_of(const fd_judged_rows *j, int64_t start, int32_t n, int64_t group, uint64_t *keys) {
     *keys = 0;
     for (int64_t place = 0; place < n; place++) {
         int64_t part = place; /* its own, if it may be */
         for (int64_t k = 0; k < n; k++) {
             part = (place + k) % n;
-            const bool found = group ? are_columns(t, start + place * group, start + part * group, group)
-                                     : is_row(t, start + place, start + part);
+            const bool found = group ? are_columns(j, start + place * group, start + part * group, group)
+                                     : is_row(j, start + place, start + part);
             if (found) break;
             if (k == n - 1) return false;
         }
@@ -87,14 +59,14 @@ static bool map_of(const fd_trial *t, int64_t start, int32_t n, int64_t group, u
 }
 
 static fd_code try_blocks_of_elements(fd_trial *t, int32_t from, fd_error *err) {
-    const fd_node *node = t->all.request->args.node;
-    const int64_t width = width_of(t);
+    const fd_judged_rows j = fd_judged_rows_of(t);
     for (int32_t n = 2; n <= MOST_OF_BLOCK && !fd_trial_fits(t); n *= 2)
-        for (int32_t group = 1; group <= MOST_OF_GROUP && (int64_t)n * group <= width && !fd_trial_fits(t); group *= 2) {
+        for (int32_t group = 1; group <= MOST_OF_GROUP && (int64_t)n * group <= j.width && !fd_trial_fits(t);
+             group *= 2) {
             fd_hypothesis h = {
-                .guess = FD_GUESS_ORDER, .node = node->id, .which = FD_ORDER_BLOCKS, .n = n, .other = group};
+                .guess = FD_GUESS_ORDER, .node = j.node->id, .which = FD_ORDER_BLOCKS, .n = n, .other = group};
             const int64_t start = from / ((int64_t)n * group) * n * group;
-            if (start + (int64_t)n * group > width || !map_of(t, start, n, group, &h.keys)) continue;
+            if (start + (int64_t)n * group > j.width || !map_of(&j, start, n, group, &h.keys)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;
@@ -102,15 +74,15 @@ static fd_code try_blocks_of_elements(fd_trial *t, int32_t from, fd_error *err) 
 
 static fd_code try_blocks_of_rows(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    const fd_node *node = r->args.node;
-    const int32_t step = r->args.pos0 - r->args.batch_offset, first = r->n_unjudged;
+    const fd_judged_rows j = fd_judged_rows_of(t);
+    const int32_t step = r->args.pos0 - r->args.batch_offset;
     const int64_t start = step - r->args.pos0 > 0 ? step - r->args.pos0 : 0;
-    int64_t row = first > start ? first : start;
-    for (; row < r->args.n_pos && is_row(t, row, row); row++) {}
+    int64_t row = j.first > start ? j.first : start;
+    for (; row < j.n && is_row(&j, row, row); row++) {}
     for (int32_t n = 2; n <= MOST_OF_BLOCK && !fd_trial_fits(t); n *= 2) {
-        fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_BLOCKS, .n = n, .other = step};
+        fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_BLOCKS, .n = n, .other = step};
         const int64_t block = start + (row - start) / n * n;
-        if (block < first || block + n > r->args.n_pos || !map_of(t, block, n, 0, &h.keys)) continue;
+        if (block < j.first || block + n > j.n || !map_of(&j, block, n, 0, &h.keys)) continue;
         FD_TRY(fd_trial_try(t, &h, err));
     }
     return FD_OK;
@@ -181,14 +153,13 @@ fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
         return fd_trial_try(t, &h, err);
     }
     if (t->n_span > 1 || node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
-    departing_elements(t, &from, &to);
-    if (to > from && r->args.n_pos - r->n_unjudged >= LEAST_ROWS) FD_TRY(try_blocks_of_elements(t, from, err));
+    const fd_judged_rows j = fd_judged_rows_of(t);
+    if (fd_judged_columns(&j, &from, &to) && r->args.n_pos - r->n_unjudged >= LEAST_ROWS)
+        FD_TRY(try_blocks_of_elements(t, from, err));
     if (!fd_trial_fits(t)) FD_TRY(try_input_orders(t, err));
     if (!step || fd_trial_fits(t)) return FD_OK;
-    const fd_hypothesis reversed = {.guess = FD_GUESS_ROWS,
-                                    .node = node->id,
-                                    .which = FD_ROWS_REVERSED,
-                                    .n = r->args.pos0 - r->args.batch_offset};
+    const fd_hypothesis reversed = {
+        .guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_REVERSED, .n = r->args.pos0 - r->args.batch_offset};
     FD_TRY(fd_trial_try(t, &reversed, err));
     if (!fd_trial_fits(t)) FD_TRY(try_blocks_of_rows(t, err));
     if (!fd_trial_fits(t)) FD_TRY(try_sums_of_rows(t, err));

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/order.h"
 #include "compare/replay/replay.h"
 
 /* What rounding makes of a sound engine in 16 bits is less; two tensors of a model are farther apart. */
@@ -62,11 +63,6 @@ fd_code fd_held_alike(const fd_attribution_options *o, const fd_node_finding *f,
     return code;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 fd_code fd_held_in_other_order(const fd_attribution_options *o, const fd_node_finding *f, bool *yes, fd_error *err) {
     const fd_node *node = &o->graph->nodes[f->node];
     const int64_t n_kv = f->pos + 1, size = fd_node_row_stride(node, f->pos + 1);
@@ -76,7 +72,7 @@ fd_code fd_held_in_other_order(const fd_attribution_options *o, const fd_node_fi
     for (int side = 0; side < 2 && present && code == FD_OK; side++) {
         code = fd_held_row(side ? o->ref : o->cand, node, f->pos, rows + side * size, &present, err);
         for (int64_t at = 0; at < size && present; at += n_kv)
-            qsort(rows + side * size + at, (size_t)n_kv, sizeof *rows, by_value);
+            qsort(rows + side * size + at, (size_t)n_kv, sizeof *rows, fd_order_doubles);
     }
     *yes = present && code == FD_OK && distance(rows, rows + size, size) <= NEAR;
     free(rows);

@@ -15,8 +15,8 @@ typedef enum fd_guess {
     FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
                         `layer` read those of layer `other` */
-    FD_GUESS_INPUT,        /* slot `which` reads node `other`, `n` positions earlier */
-    FD_GUESS_INPUT_ORDER,  /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
+    FD_GUESS_INPUT, /* slot `which` reads node `other`, `n` positions earlier */
+    FD_GUESS_INPUT_ORDER, /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, are left out; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
@@ -43,7 +43,7 @@ typedef enum fd_guess {
     FD_GUESS_ORDER, /* the elements in another order: `which` is fd_order_rule */
     FD_GUESS_ROWS,  /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY, /* elements [first, end) are those of node `other` from `n` on, or (`which` 1) these are added to them */
-    FD_GUESS_CAP,     /* value·tanh(x / value) */
+    FD_GUESS_CAP, /* value·tanh(x / value) */
     FD_GUESS_CLAMP, /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero; 3: softmax's scores no less
                        than the row's largest less `value` */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
@@ -80,8 +80,8 @@ typedef enum fd_key_rule {
     FD_KEYS_NOT_LAST, /* the last row of what is asked about, that is of its step, does not see itself */
     FD_KEYS_CHUNK,    /* the step that begins at position `n` sees as many keys as if it were the first */
     FD_KEYS_TILE,     /* those after the last whole tile of `n`, where there is one */
-    FD_KEYS_OF_TILE,  /* a row sees the keys that the first row of its tile of `n` sees; tiles begin at position `end` */
-    FD_KEYS_FAR,      /* every `n`th of those that are more than `other` positions before its own */
+    FD_KEYS_OF_TILE, /* a row sees the keys that the first row of its tile of `n` sees; tiles begin at position `end` */
+    FD_KEYS_FAR,     /* every `n`th of those that are more than `other` positions before its own */
     FD_KEYS_SET
 } fd_key_rule;
 typedef enum fd_cache_rule {

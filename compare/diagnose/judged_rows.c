@@ -13,8 +13,13 @@ bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x) {
     return fabs((double)j->r->output[i] - (double)x) <= tau;
 }
 
+bool fd_judged_is_that_of(const fd_judged_rows *j, int64_t i, int64_t right) {
+    const double tau = j->plain->tau ? j->plain->tau[right] : 0;
+    return fabs((double)j->r->output[i] - (double)j->plain->rows[right]) <= tau;
+}
+
 bool fd_judged_is_right(const fd_judged_rows *j, int64_t i) {
-    return fd_judged_is(j, i, j->plain->rows[i]);
+    return fd_judged_is_that_of(j, i, i);
 }
 
 bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end) {

@@ -17,6 +17,8 @@ fd_judged_rows fd_judged_rows_of(const fd_trial *t);
 /* Element i of the candidate's rows is x, or what it should be, as far as rounding goes. */
 bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x);
 bool fd_judged_is_right(const fd_judged_rows *j, int64_t i);
+/* What stands at i is what should stand at `right`, within that one's bound. */
+bool fd_judged_is_that_of(const fd_judged_rows *j, int64_t i, int64_t right);
 
 /* Columns [*first, *end) that depart in any row; false: none. */
 bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end);

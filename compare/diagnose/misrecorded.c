@@ -42,17 +42,27 @@ static bool follows_in_kind(const search *s, const fd_attribution *of, int32_t n
            !departs(of, reader);
 }
 
+/* Nothing but the node is reached yet. */
+static void reach_from(search *s, int32_t node) {
+    memset(s->reached, 0, sizeof *s->reached * (size_t)s->o->graph->n_node);
+    s->reached[node] = true;
+}
+
+static bool reads_reached(const search *s, int32_t node) {
+    const fd_node *n = &s->o->graph->nodes[node];
+    bool reads = false;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) reads |= n->input[k] >= 0 && s->reached[n->input[k]];
+    return reads;
+}
+
 /* The first recorded reader that departs, directly or through tensors that were not recorded; -1: none. All of them are
  * marked in s->readers where `mark`, and what was recorded as the node was is ignored. */
 static int32_t departing_reader(search *s, const fd_attribution *of, int32_t node, bool mark) {
     const fd_graph *graph = s->o->graph;
     int32_t first = -1;
-    memset(s->reached, 0, sizeof *s->reached * (size_t)graph->n_node);
-    s->reached[node] = true;
+    reach_from(s, node);
     for (int32_t i = node + 1; i < graph->n_node; i++) {
-        bool reads = false;
-        for (int k = 0; k < FD_MAX_INPUTS; k++)
-            reads |= graph->nodes[i].input[k] >= 0 && s->reached[graph->nodes[i].input[k]];
+        const bool reads = reads_reached(s, i);
         bool recorded = !s->ignored[i] && fd_trace_has_data(s->o->cand, graph->nodes[i].name);
         bool in_kind = reads && recorded && follows_in_kind(s, of, node, i);
         s->reached[i] = reads && (!recorded || in_kind);
@@ -98,12 +108,9 @@ static fd_code clamp_after(const search *s, int32_t node, int32_t *clamp, fd_err
 static int32_t recorded_behind(search *s, int32_t node, bool mark) {
     const fd_graph *graph = s->o->graph;
     int32_t first = -1;
-    memset(s->reached, 0, sizeof *s->reached * (size_t)graph->n_node);
-    s->reached[node] = true;
+    reach_from(s, node);
     for (int32_t i = node + 1; i < graph->n_node; i++) {
-        bool reads = false;
-        for (int k = 0; k < FD_MAX_INPUTS; k++)
-            reads |= graph->nodes[i].input[k] >= 0 && s->reached[graph->nodes[i].input[k]];
+        const bool reads = reads_reached(s, i);
         const bool recorded = fd_trace_has_data(s->o->cand, graph->nodes[i].name);
         s->reached[i] = reads && !recorded;
         if (!reads || !recorded) continue;

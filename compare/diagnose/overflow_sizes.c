@@ -139,7 +139,7 @@ static bool is_scaled(const fd_overflow_look *l) {
     return l->node->op == FD_OP_ATTN_SCORES && l->node->scale > 0 && l->node->scale < 1 && !(l->node->softcap > 0);
 }
 static bool is_norm(const fd_overflow_look *l) {
-    return l->node->op == FD_OP_RMS_NORM || l->node->op == FD_OP_LAYER_NORM;
+    return fd_node_is_norm(l->node);
 }
 static bool is_exponential(const fd_overflow_look *l) {
     static const fd_op ops[] = {FD_OP_ATTN_SOFTMAX, FD_OP_SOFTMAX, FD_OP_SILU_MUL, FD_OP_SILU,

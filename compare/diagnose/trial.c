@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
+
 /* An error that is so many times as large as the change that explains it. Int8 blocks make more than sixteen times as much of
  * RoPE's tables in binary16; of another order of sums, hundreds of times. */
 #define LITTLE_CHANGE 128.0
@@ -63,11 +65,6 @@ static bool is_no_factor(const fd_numerics_class *c, const fd_hypothesis *h) {
     return fabs(h->value - 1) <= NEAR_ONE * u;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static bool has_middle(const fd_trial *t) {
     const fd_explain_request *r = t->all.request;
     int32_t n_row = r->args.n_pos - r->n_unjudged;
@@ -83,7 +80,7 @@ static double left_of_rows(const fd_trial *t, const fd_variant *v) {
     int32_t n = 0;
     if (!has_middle(t)) return fd_trial_left(&t->all, v);
     for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) rows[n++] = fd_trial_left_of_row(&t->all, v, p);
-    qsort(rows, (size_t)n, sizeof *rows, by_value);
+    qsort(rows, (size_t)n, sizeof *rows, fd_order_doubles);
     return rows[n / 2];
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
 #include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
@@ -143,15 +144,10 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     return false;
 }
 
-static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
-}
-
 double fd_residual_median(float *left, int32_t n) {
     int32_t m = 0;
     for (int32_t i = 0; i < n; i++)
         if (left[i] >= 0) left[m++] = left[i];
-    qsort(left, (size_t)m, sizeof *left, by_value);
+    qsort(left, (size_t)m, sizeof *left, fd_order_floats);
     return m ? (double)left[m / 2] : -1;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/order.h"
 #include "compare/bounds/dot_inputs.h"
 #include "compare/replay/attribution_row.h"
 #include "compare/replay/residuals.h"
@@ -64,11 +65,6 @@ static void add_finding(void *user, const fd_attribution_row *row) {
     first->usual = first->left / (double)error * fmin((double)s->usual[row->node->id], 1);
 }
 
-static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Of the rows of the node's kind, a quarter of which have less. */
 static float usual_of_kind(const search *s, int32_t node, float *scratch) {
     int64_t n = 0;
@@ -77,7 +73,7 @@ static float usual_of_kind(const search *s, int32_t node, float *scratch) {
         for (int32_t p = 0; p < s->n_pos; p++)
             if (s->error[(int64_t)i * s->n_pos + p] >= 0) scratch[n++] = s->error[(int64_t)i * s->n_pos + p];
     }
-    qsort(scratch, (size_t)n, sizeof *scratch, by_value);
+    qsort(scratch, (size_t)n, sizeof *scratch, fd_order_floats);
     return n ? scratch[n / 4] : INFINITY;
 }
 

@@ -67,7 +67,8 @@ static void tail_not_activated(const fd_op_args *args) {
 }
 
 /* `change` of a copy of the first input. */
-static void reads(const fd_op_args *args, void (*change)(const fd_op_args *args, float *rows, int64_t n, int64_t stride)) {
+static void reads(const fd_op_args *args,
+                  void (*change)(const fd_op_args *args, float *rows, int64_t n, int64_t stride)) {
     const int64_t stride = fd_node_row_stride(&args->graph->nodes[args->node->input[0]], args->n_kv);
     float *rows = copy_of(args->in[0], args->n_pos * stride);
     fd_op_args changed = *args;
@@ -137,7 +138,8 @@ static void expect_all(const guessed *bugs, size_t n, const char *tensors) {
 Test(tiles, what_stands_in_the_place_of_what_is_said_block_by_block) {
     static const guessed bugs[] = {
         {"ffn_up", edit_weight_rows_interleaved, "other_order", "of every 8 elements 1, 2 are the right ones of 2, 1"},
-        {"blk.2.attn_v", edit_rows_in_pairs_exchanged, "other_rows", "of every 2 rows of a step 0, 1 are the right ones of 1, 0"},
+        {"blk.2.attn_v", edit_rows_in_pairs_exchanged, "other_rows",
+         "of every 2 rows of a step 0, 1 are the right ones of 1, 0"},
         {"attn_proj", edit_step_reversed, "other_rows", "the rows of a step stand in reverse"},
         {"blk.1.ffn_down", edit_not_cleared, "other_rows", "the row of 2 positions earlier is added to each"},
         {"attn_q", edit_pairs_read_exchanged, "other_input_order", "the elements of each pair exchanged"},
