@@ -18,8 +18,7 @@ float *fd_pass_tensor(const fd_pass *pass, int32_t id) {
     const fd_engine *e = pass->engine;
     const fd_node *node = fd_pass_node(pass, id);
     if (node->op == FD_OP_KV_WRITE) {
-        size_t bytes =
-            fd_cache_bytes(node, e->exec.n_ctx, fd_cache_is_half(node, e->fast)) * (size_t)e->exec.sequence;
+        size_t bytes = fd_cache_bytes(node, e->exec.n_ctx, fd_cache_is_half(node, e->fast)) * (size_t)e->exec.sequence;
         return (float *)(void *)((char *)e->state.cache[id] + bytes);
     }
     if (pass->tensors) return pass->tensors[id];

@@ -23,8 +23,8 @@ typedef struct fd_rope_tables {
 
 /* What lives as long as the engine, beside the weights. */
 typedef struct fd_engine_state {
-    fd_block fixed; /* caches, rope tables, inputs, attention scratch, sampling */
-    float **cache; /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …], uint16_t in truth where
+    fd_block fixed;     /* caches, rope tables, inputs, attention scratch, sampling */
+    float **cache;      /* [n_node] device, inside fixed; KV_WRITE nodes: [n_seq, n_ctx, …], uint16_t in truth where
                        fd_cache_is_half; states of recurrent layers: [n_seq] of fd_recurrent_bytes */
     size_t cache_bytes; /* they lie together at the start of fixed */
     fd_rope_tables *ropes;

@@ -1,16 +1,8 @@
 #include "kernels/attention/kv_cache.h"
 
-#include <cuda_fp16.h>
-
+#include "kernels/attention/cached.cuh"
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
-
-__device__ __forceinline__ void store(float *to, float value) {
-    *to = value;
-}
-__device__ __forceinline__ void store(uint16_t *to, float value) {
-    *to = __half_as_ushort(__float2half_rn(value));
-}
 
 template <typename Element>
 __global__ void __launch_bounds__(256)
@@ -19,7 +11,7 @@ __global__ void __launch_bounds__(256)
     fd_pdl_wait();
     const int64_t row = blockIdx.y, to = *pos0 + row + row_offset;
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at < width && to >= 0 && to < n_ctx) store(cache + to * width + at, x[row * width + at]);
+    if (at < width && to >= 0 && to < n_ctx) cache[to * width + at] = fd_to_cached<Element>(x[row * width + at]);
 }
 
 template <typename Element> static fd_code launch(const fd_launch_context *ctx, const fd_kv_write *in, fd_error *err) {

@@ -66,13 +66,13 @@ template <int GROUPS> __device__ __forceinline__ split_work split_work_of(const 
     return w;
 }
 
-/* `rows` rows of heads that are no multiple of 16 bytes. */
 __device__ __forceinline__ void split_request_element(float *to, const float *from) {
     fd_cp_async4(to, from, true);
 }
 __device__ __forceinline__ void split_request_element(uint16_t *to, const uint16_t *from) {
     *to = __ldcg(from); /* nothing copies so little by itself; the barrier before the stage is read shows it, too */
 }
+/* `rows` rows of heads that are no multiple of 16 bytes. */
 template <class Element>
 __device__ __noinline__ static void split_request_elements(const Element *from, int64_t stride, int rows, int head_dim,
                                                            int width, Element *to) {

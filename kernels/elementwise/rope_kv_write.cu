@@ -1,8 +1,7 @@
 /* RoPE of q and k and the rows of both caches: a thread a pair of elements of a q, k or v head. */
 #include "kernels/elementwise/rope_kv_write.h"
 
-#include <cuda_fp16.h>
-
+#include "kernels/attention/cached.cuh"
 #include "kernels/device.cuh"
 #include "kernels/elementwise/rope.cuh"
 #include "kernels/launch.cuh"
@@ -24,15 +23,16 @@ __device__ __forceinline__ rotated_pair rotate_pair(const fd_rope_shape &shape, 
     return {at.x, at.y, fd_rope_first(x, c, s), fd_rope_second(x, c, s)};
 }
 
+template <class Element> __device__ __forceinline__ void write_pair(void *cache, int64_t at, const rotated_pair &p) {
+    Element *to = (Element *)cache + at;
+    to[p.first] = fd_to_cached<Element>(p.a);
+    to[p.second] = fd_to_cached<Element>(p.b);
+}
 __device__ __forceinline__ void write_cache(void *cache, bool halves, int64_t at, const rotated_pair &p) {
-    if (halves) {
-        uint16_t *to = (uint16_t *)cache + at;
-        to[p.first] = __half_as_ushort(__float2half_rn(p.a));
-        to[p.second] = __half_as_ushort(__float2half_rn(p.b));
-    } else {
-        float *to = (float *)cache + at;
-        to[p.first] = p.a, to[p.second] = p.b;
-    }
+    if (halves)
+        write_pair<uint16_t>(cache, at, p);
+    else
+        write_pair<float>(cache, at, p);
 }
 
 /* Grid: pairs of a row in 256 × rows. */
