@@ -23,7 +23,9 @@ static bool may_be_it(const fd_numerics_class *class_, const fd_graph *graph, co
 
 static void take(fd_attribution_options *options, const fd_class_attempt *a, fd_class_evidence *evidence) {
     if (a->class_ == options->numerics) return;
-    *evidence = (fd_class_evidence){.kind = FD_EVIDENCE_BUG};
+    evidence->kind = FD_EVIDENCE_BUG; /* its rivals stay: what one of them gives as a whole may be no bug */
+    evidence->outside = true;
+    evidence->undecided = false;
     snprintf(evidence->other, sizeof evidence->other, "%s", options->numerics->name);
     snprintf(evidence->node, sizeof evidence->node, "%s", options->graph->nodes[a->first.node].name);
     options->numerics = a->class_;

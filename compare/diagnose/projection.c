@@ -8,6 +8,14 @@
 
 enum { FEWEST_ROWS = 4 };
 
+/* Few rows know their own spread badly: what Student's t, with a degree of freedom less than rows, is beyond once in 10^5, over SHOWN.
+ * Eight rows and more are beyond SHOWN less often. */
+static double student(int32_t n_row) {
+    static const double beyond[] = {47.9, 23.3, 15.6, 12.0};
+    int32_t i = n_row - FEWEST_ROWS;
+    return i < (int32_t)(sizeof beyond / sizeof *beyond) ? beyond[i < 0 ? 0 : i] / SHOWN : 1;
+}
+
 void fd_projection_add(fd_projection *to, const fd_projection *from) {
     if (from->largest > to->largest) {
         to->largest = from->largest;
@@ -35,8 +43,9 @@ fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown) {
     double by_rows = (p->rd_rd - 2 * b * p->rd_dd + b * b * p->dd_dd) * n / (n - 1);
     double by_elements = p->rr_d2 - 2 * b * p->r_d3 + b * b * p->d4;
     s.error = sqrt(fmax(fmax(by_rows, by_elements), 0)) / p->dd;
+    double of_rows = student(p->n_row) * sqrt(fmax(by_rows, 0)) / p->dd;
     s.shown = p->n_row >= FEWEST_ROWS && p->dd > 0 && isfinite(b) && isfinite(s.error) &&
-              fabs(b - 1) <= ASIDE + 2 * s.error && b >= shown * s.error;
+              fabs(b - 1) <= ASIDE + 2 * s.error && b >= shown * s.error && b >= shown * of_rows;
     return s;
 }
 

@@ -7,7 +7,7 @@
  * Its standard error is taken from what the slope leaves, by rows (a row's roundings have a common part, where a norm or a
  * softmax rounds one number for all) and by elements; the larger holds. A slope that is 1 within a twentieth and two
  * standard errors, and ten standard errors from 0, comes about by chance less than once in 10^15 of normal errors; for sixteen rows, with fifteen
- * degrees of freedom, once in 10^7. A sound engine has it only if it computes what the bug computes. */
+ * degrees of freedom, once in 10^7; of four to seven rows more standard errors are asked for, so that it is once in 10^5. A sound engine has it only if it computes what the bug computes. */
 #ifndef FD_COMPARE_DIAGNOSE_PROJECTION_H
 #define FD_COMPARE_DIAGNOSE_PROJECTION_H
 

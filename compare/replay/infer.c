@@ -124,10 +124,13 @@ static void add_rival(fd_class_evidence *to, const fd_numerics_class *rival) {
 
 static void note_rivals(const fd_class_cases *c, int32_t chosen, fd_class_evidence *out) {
     out->outside = c->at[chosen].n_outside > 0;
-    for (int32_t i = 0; i < c->n; i++)
-        if (i != chosen && is_rival(c, i)) add_rival(out, c->at[i].numerics);
-    /* beside a tight class a coarser one would have been refuted */
     bool wide = !fd_class_leaves_nothing(c->at[chosen].numerics);
+    for (int32_t i = 0; i < c->n; i++) {
+        if (i == chosen || !is_rival(c, i)) continue;
+        add_rival(out, c->at[i].numerics);
+        wide |= !fd_class_leaves_nothing(c->at[i].numerics);
+    }
+    /* beside a tight class a coarser one would have been refuted, as would those that were tried */
     for (int32_t i = 0; i < c->n_untried && wide; i++) add_rival(out, c->untried[i]);
 }
 

@@ -28,6 +28,10 @@ static const slope_case cases[] = {
     {"the bug under noise that drowns it", 1, 8, 0, N_ROW, false},
     {"rows that go along with it by turns", 1, 0, 3, N_ROW, false},
     {"three rows", 1, 0, 0, 3, false},
+    {"a tenth of it by turns, in sixteen rows", 1, 0, 0.1, N_ROW, true},
+    {"a tenth of it by turns, in six rows", 1, 0, 0.1, 6, true},
+    {"a tenth of it by turns, in four rows, which know their spread badly", 1, 0, 0.1, 4, false},
+    {"a hundredth of it by turns, in four rows", 1, 0, 0.01, 4, true},
     {"NaN", NAN, 0, 0, N_ROW, false},
 };
 
