@@ -22,7 +22,7 @@ typedef struct fd_class_attempt {
         near; /* not named: what leaves next to nothing beside the op as it should be; of FD_GUESS_NONE: nothing does */
 } fd_class_attempt;
 
-/* Judges the first positions of the trace; freed with fd_class_attempt_free. */
+/* Judges the first positions of the trace, of three layers alone where options->sample; freed with fd_class_attempt_free. */
 fd_code fd_class_attempt_judge(const fd_attribution_options *options, const fd_numerics_class *class_,
                                fd_class_attempt *out, fd_error *err);
 void fd_class_attempt_free(fd_class_attempt *attempt);

@@ -10,7 +10,10 @@
 #include "compare/replay/in_order.h"
 
 /* The classes that leave nothing, of engines in binary32. */
-enum { MOST_TIGHT = 16 };
+enum { MOST_TIGHT = 16, MOST_LIKELY = 5 };
+
+/* Of fewer a sample of three would save little. */
+enum { MANY_LAYERS = 10 };
 
 static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
     return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
@@ -162,6 +165,29 @@ static bool take_tight(void *user, int32_t i) {
     return true;
 }
 
+static fd_code judge_all(tight_classes *t, int32_t n, fd_error *err) {
+    const fd_jobs jobs = {0, n, fd_products_callers(t->options->device), t, is_needless, judge_tight, take_tight};
+    fd_code code = fd_run_in_order(&jobs, err);
+    qsort(t->at, (size_t)n, sizeof *t->at, by_what_is_left);
+    return code;
+}
+
+/* A dozen classes of many layers take minutes; three layers of each say which leave least. */
+static fd_code keep_likely(const fd_attribution_options *options, tight_classes *t, int32_t *n, fd_error *err) {
+    fd_attribution_options few = *options;
+    if (options->graph->hparams.n_layer < MANY_LAYERS || *n <= MOST_LIKELY) return FD_OK;
+    few.sample = true;
+    t->options = &few;
+    fd_code code = judge_all(t, *n, err);
+    t->options = options;
+    for (int32_t i = 0; i < *n; i++) {
+        fd_class_attempt_free(&t->at[i]);
+        t->at[i] = (fd_class_attempt){.class_ = t->at[i].class_};
+    }
+    *n = MOST_LIKELY;
+    return code;
+}
+
 /* In the inferred class, which is tight: as it was judged there, if that is not too much. out->of is borrowed. */
 static fd_code explain_inferred(const fd_attribution_options *options, const fd_attribution *judged, bool undecided,
                                 fd_class_attempt *out, fd_error *err) {
@@ -205,9 +231,8 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
         if (may_be_it(fd_numerics_class_at(i), options->graph, inferred))
             tight.at[n++].class_ = fd_numerics_class_at(i);
-    const fd_jobs jobs = {0, n, fd_products_callers(options->device), &tight, is_needless, judge_tight, take_tight};
-    fd_code code = fd_run_in_order(&jobs, err);
-    qsort(tight.at, (size_t)n, sizeof *tight.at, by_what_is_left);
+    fd_code code = keep_likely(options, &tight, &n, err);
+    if (code == FD_OK) code = judge_all(&tight, n, err);
     if (code == FD_OK) code = explain_in_order(options, &own, tight.at, n, !is_one, evidence, err);
     const bool of_cache = is_one && reads_cache(options, &own.first), near = own.near.hypothesis.guess != FD_GUESS_NONE;
     if (code == FD_OK && of_cache && (near || own.fitted) && options->numerics == inferred)
