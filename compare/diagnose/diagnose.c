@@ -105,6 +105,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_earlier = r->at.n_earlier,
                               .n_tokens_before = r->at.pos0,
                               .n_tokens_after = fd_trace_n_pos(o->trace) - r->at.n_kv,
+                              .n_prompt = fd_prompt_length(o->trace),
                               .products = r->at.products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,

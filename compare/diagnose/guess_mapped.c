@@ -84,8 +84,9 @@ static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
     for (int32_t i = 0; i < t->n_span; i++) {
         const fd_node *node = &graph->nodes[t->span[i]];
         if (!fd_hypothesis_may_concern(&h, node)) continue;
-        const int32_t n_head = node->shape[0], n_kv = graph->nodes[node->input[1]].shape[0];
-        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : which == FD_MAPPED_QUERIES ? n_head : n_kv;
+        const int32_t n_head = node->shape[0], n_kv = node->input[1] < 0 ? 0 : graph->nodes[node->input[1]].shape[0];
+        const bool of_queries = which == FD_MAPPED_QUERIES || which == FD_MAPPED_NUMBERS;
+        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : of_queries ? n_head : n_kv;
         if (which == FD_MAPPED_QUERIES) h.other = n_kv;
         n++;
     }
@@ -134,6 +135,8 @@ fd_code fd_guess_mapped(fd_trial *t, fd_error *err) {
     if (fd_trial_many_layers(t)) return FD_OK;
     FD_TRY(try_experts(t, err));
     if (fd_trial_fits(t)) return FD_OK;
+    FD_TRY(fd_guess_head_numbers(t, err));
+    FD_TRY(try_kind(t, FD_MAPPED_NUMBERS, err));
     FD_TRY(try_kind(t, FD_MAPPED_KV_HEADS, err));
     FD_TRY(try_kind(t, FD_MAPPED_QUERIES, err));
     return try_kind(t, FD_MAPPED_EXPERTS, err);

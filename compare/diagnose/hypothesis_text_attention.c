@@ -125,6 +125,17 @@ static void experts_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the chosen experts' weights are applied to what they read, not to what they give");
 }
 
+static const char *numbers_text(const fd_hypothesis *h, const fd_graph *graph) {
+    return h->node >= 0 && graph->nodes[h->node].op == FD_OP_ATTN_SOFTMAX ? "sink" : "slope of ALiBi";
+}
+
+static void head_numbers_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    if (h->which == FD_HEAD_NUMBERS_ARE)
+        SAY("the %s of every head is %.6g", numbers_text(h, graph), h->value);
+    else
+        SAY("the %s of every head is %.6g times the file's", numbers_text(h, graph), h->value);
+}
+
 /* "K/V heads 0, 1 are read from 1, 0". */
 static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const bool experts = h->which == FD_MAPPED_EXPERTS;
@@ -142,6 +153,9 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     }
     if (experts)
         SAY("expert%s %s %s computed with the matrices of %s", n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
+    else if (h->which == FD_MAPPED_NUMBERS)
+        SAY("head%s %s ha%s the %s of head%s %s", n == 1 ? "" : "s", are, n == 1 ? "s" : "ve", numbers_text(h, graph),
+            n == 1 ? "" : "s", from);
     else if (h->which == FD_MAPPED_QUERIES)
         SAY("query head%s %s read%s the %s head%s %s", n == 1 ? "" : "s", are, n == 1 ? "s" : "", cache,
             n == 1 ? "" : "s", from);
@@ -176,6 +190,7 @@ void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph,
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_HEAD_NUMBERS) head_numbers_text(h, graph, to, size);
     if (h->guess == FD_GUESS_EXPERTS) experts_text(h, to, size);
     if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
         SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,

@@ -180,6 +180,9 @@ void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) 
         SAY("RoPE takes positions in %s, which has not every whole number above %d",
             h->n == 8 ? "bfloat16" : "binary16", 1 << h->n);
         break;
+    case FD_POSITION_REVERSED:
+        SAY("RoPE turns the rows of a step by its positions in reverse, the last one's first");
+        break;
     case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
     }
 }
