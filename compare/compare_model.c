@@ -74,7 +74,7 @@ static fd_code diagnose_finding(fd_comparison *c, const fd_attribution *of, bool
     const fd_verdict_map *map = &c->map[of_reference ? FD_REFERENCE : FD_CANDIDATE];
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
     FD_TRY(fd_refute_by_step_before(&how, z, &out->explanation, err));
-    FD_TRY(fd_add_twin(&how, &out->explanation, err));
+    FD_TRY(fd_add_twins(&how, &out->explanation, err));
     FD_TRY(fd_refute_by_later_steps(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_prefer_what_holds_later(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_doubt_few_rows(&how, z, map->n_pos, &out->explanation, err));

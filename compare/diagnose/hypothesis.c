@@ -180,9 +180,10 @@ static int32_t round_position(int32_t pos, int32_t bits) {
 }
 
 /* The last step of the prompt may be shorter. */
-static int32_t reversed_position(const fd_hypothesis *h, int32_t pos) {
+static int32_t position_in_step(const fd_hypothesis *h, int32_t pos) {
     const int32_t start = pos - pos % h->n, end = start + h->n < h->first ? start + h->n : h->first;
-    return pos < h->first ? start + end - 1 - pos : pos;
+    if (pos >= h->first) return pos;
+    return h->which == FD_POSITION_REVERSED ? start + end - 1 - pos : h->other ? end - 1 : start;
 }
 
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
@@ -196,7 +197,8 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     case FD_POSITION_DIVIDED: return pos / h->n;
     case FD_POSITION_OF_TILE: return pos < h->end ? pos : pos - (pos - h->end) % h->n;
     case FD_POSITION_ROUNDED: return round_position(pos, h->n);
-    case FD_POSITION_REVERSED: return reversed_position(h, pos);
+    case FD_POSITION_OF_STEP:
+    case FD_POSITION_REVERSED: return position_in_step(h, pos);
     }
     return pos;
 }

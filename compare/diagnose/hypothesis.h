@@ -76,6 +76,7 @@ typedef enum fd_position_rule {
     FD_POSITION_DIVIDED, /* whole numbers */
     FD_POSITION_OF_TILE, /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
     FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
+    FD_POSITION_OF_STEP, /* such steps have that of their first row in all rows, or (`other` 1) of their last */
     FD_POSITION_REVERSED, /* steps of `n` rows have theirs the last one first, up to position `first`, where decode begins */
 } fd_position_rule;
 typedef enum fd_key_rule {
@@ -94,6 +95,7 @@ typedef enum fd_key_rule {
 typedef enum fd_cache_rule {
     FD_CACHE_ZEROS,
     FD_CACHE_MOVED,     /* those `n` positions further on; past the last they stay, or (`other` 1) are zeros */
+    FD_CACHE_SHIFTED,   /* all of them `n` elements further on in memory; past both ends there are zeros */
     FD_CACHE_EXCHANGED, /* the same, and those are these */
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
@@ -114,7 +116,8 @@ typedef enum fd_row_rule {
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
     FD_ROWS_REVERSED,        /* from position `n` on the last one first */
     FD_ROWS_BLOCKS, /* of every `n` from position `other` on, row i is row 4i … 4i + 3 of `keys`; the rest is right */
-    FD_ROWS_ADDED,  /* the row `n` earlier is added to each, from position `other` on */
+    FD_ROWS_STEP_LAST, /* the last one of a step is the one `n` earlier, or (`n` 0) the step's first */
+    FD_ROWS_ADDED,     /* the row `n` earlier is added to each, from position `other` on */
 } fd_row_rule;
 typedef enum fd_token_rule {
     FD_TOKEN_OFFSET, /* id + n */
@@ -234,6 +237,7 @@ typedef struct fd_output_rows {
     int32_t pos0;      /* position of the first row */
     int32_t n_earlier; /* rows of earlier steps */
     int32_t n_unjudged;
+    int32_t step_first, step_end; /* positions of the step asked about; the same: several steps of one row */
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
     const float *bias;      /* [width]; NULL: the node has none */

@@ -19,6 +19,7 @@ static const char *cache_name(const fd_hypothesis *h) {
     case FD_CACHE_ZEROS:
     case FD_CACHE_MOVED: return h->end == h->first + 1 ? "cache_row_wrong" : "cache_rows_wrong";
     case FD_CACHE_EXCHANGED: return "cache_rows_wrong";
+    case FD_CACHE_SHIFTED: return "cache_shifted";
     case FD_CACHE_RING: return "cache_ring_short";
     case FD_CACHE_OF: return "other_cache";
     case FD_CACHE_UNKNOWN: return "cache_rows_stale";

@@ -95,6 +95,10 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
             SAY("the %s %s %s read from those of %d position%s %s", cache, rows, are, h->n < 0 ? -h->n : h->n,
                 h->n * h->n == 1 ? "" : "s", h->n < 0 ? "before" : "after");
         break;
+    case FD_CACHE_SHIFTED:
+        SAY("the %s rows are read %d elements too %s in memory", cache, h->n < 0 ? -h->n : h->n,
+            h->n < 0 ? "early" : "far on");
+        break;
     case FD_CACHE_EXCHANGED:
         SAY("the %s %s and %d…%d are read from each other's place", cache, rows, first, end - 1);
         break;

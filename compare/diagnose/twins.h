@@ -5,7 +5,7 @@
 
 #include "compare/diagnose/diagnose.h"
 
-/* Where `e` names a bug through unrecorded tensors, and its twin fits as well: that one stands in e->remaining beside it. */
-fd_code fd_add_twin(const fd_diagnose_options *ask, fd_explanation *e, fd_error *err);
+/* Where `e` names a bug through unrecorded tensors, and twins of it fit as well: these stand in e->remaining beside it. */
+fd_code fd_add_twins(const fd_diagnose_options *ask, fd_explanation *e, fd_error *err);
 
 #endif

@@ -97,6 +97,11 @@ typedef struct fd_class_need {
 } fd_class_need;
 fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight);
 
+/* All kinds of products, as `need` says, are to their last bits what `tight` makes of factors that it rounds to a type, and `wide` rounds
+ * them to a coarser one. */
+bool fd_evidence_factors_are_others(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight,
+                                    const fd_class_need *need);
+
 /* A whole kind of tensors is beyond the class's bounds, and within those of `best`: two of them or more, or what `best` gives
  * by repeating the engine's roundings. */
 bool fd_evidence_other_kernel(const fd_evidence *evidence, const fd_class_case *c, const fd_class_case *best);

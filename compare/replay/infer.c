@@ -191,7 +191,9 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
                 c->refuted[j])
                 continue;
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
-            bool other_sums = sums_as_tight(c->at[i].numerics, &need);
+            bool other_sums = sums_as_tight(c->at[i].numerics, &need) ||
+                              (need.n_products >= FEWEST_TOLD &&
+                               fd_evidence_factors_are_others(evidence, &c->at[i], &c->at[j], &need));
             if (!other_sums && !has_room_alone(&need) && !knows_attention(c->at[j].numerics, &need)) continue;
             c->refuted[i] = true;
             c->by_tighter_alone[i] = !other_sums && !in_one_layer(&need);

@@ -33,7 +33,7 @@ from firstdiff.trace.arrays import Array, TraceError
 from firstdiff.trace.writer import Writer
 
 # Element types of the K/V cache by name; the numbers are ggml_type's (ggml.h).
-KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "iq4_nl": 20, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 FLASH_ATTN_OFF, FLASH_ATTN_ON = 0, 1  # enum llama_flash_attn_type
 
 
