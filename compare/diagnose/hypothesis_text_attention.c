@@ -7,6 +7,14 @@
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
+/* " 4, 9"; returns its length. */
+static size_t list_keys(const fd_hypothesis *h, char *to, size_t size) {
+    size_t at = 0;
+    for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
+        if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+    return at;
+}
+
 static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: SAY("the mask hides all but the last %d position%s", h->n, h->n == 1 ? "" : "s"); break;
@@ -32,8 +40,7 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
     case FD_KEYS_SET: {
         bool one = (h->keys & (h->keys - 1)) == 0;
         size_t at = (size_t)SAY("the mask hides position%s", one ? "" : "s");
-        for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
-            if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+        at += list_keys(h, to + at, size - at);
         if (h->n && at < size) snprintf(to + at, size - at, " from every other token");
         break;
     }
@@ -84,6 +91,11 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     const int32_t first = h->first + h->n, end = h->end ? h->end + h->n : 0;
     char rows[64];
     rows_text(h->first, h->end, rows, sizeof rows);
+    if (h->which == FD_CACHE_ZEROS && h->keys) {
+        list_keys(h, rows, sizeof rows);
+        SAY("the %s rows of positions%s are read as zeros", cache, rows);
+        return;
+    }
     switch ((fd_cache_rule)h->which) {
     case FD_CACHE_ZEROS: SAY("the %s %s %s read as zeros", cache, rows, are); break;
     case FD_CACHE_MOVED:
