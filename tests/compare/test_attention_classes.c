@@ -79,3 +79,26 @@ Test(attention_classes, a_thousandth_more_of_a_product_is_named_beside_a_cache_i
         close_model(&b);
     }
 }
+
+/* Weights of attention that are all a little too small: within the room that factors in bfloat16 have. */
+static void a_hundredth_less(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= 0.99f;
+}
+
+/* All products are to their last bits what factors in binary16 make, as beside weights of binary16 they are: so no factors were rounded to
+ * bfloat16 or cut to TF32, and attention has not the room of such an engine. */
+Test(attention_classes, products_that_show_their_factors_refute_classes_of_coarser_ones) {
+    static const char tensors[] = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*act,*down,*l_out,logits";
+    bench b = open_bench(models[1], (recording){0}); /* of binary16 */
+    recording how = {.emulated = "llama-cpu", .numerics = "unknown", .tensors = tensors};
+    fd_graph *graph = spoiled_everywhere(&b, "attn_weights", a_hundredth_less);
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_neq(v.status, FD_NOISE, "%s", v.replay.numerics);
+    cr_expect_neq(strncmp(v.replay.numerics, "bf16", 4), 0, "%s", v.replay.numerics);
+    cr_expect_neq(strncmp(v.replay.numerics, "tf32", 4), 0, "%s", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
