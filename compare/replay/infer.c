@@ -259,6 +259,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) refute_by_tighter(&seen, &c);
     if (code == FD_OK) refute_by_mixed(&c);
     if (code == FD_OK) refute_by_kinds(&seen, &c);
+    if (code == FD_OK && fd_evidence_shows_f16_sums(&seen)) fd_refute_sums_in_binary32(&c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
     const bool f16_sums = code == FD_OK && fd_evidence_shows_f16_sums(&seen);
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
