@@ -253,6 +253,14 @@ def test_rows_of_a_quantised_cache_are_recorded_as_they_are_without_a_rotation(k
     check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8", "ggml-cpu-f32kv"])
 
 
+def test_heads_that_are_normed_by_as_many_tokens_as_there_are_heads(tmp_path, firstdiff):
+    model = tmp_path / "m.gguf"
+    assert firstdiff("make-model", "--arch", "qwen3", "--kv-heads", "2", "-o", model).returncode == 0
+    record(model, [t % 250 for t in TOKENS], tmp_path / "c.h5", settings=Settings(kv_type="f32", batch=2))
+    reference = firstdiff.reference(model, [t % 250 for t in TOKENS], tmp_path / "r.h5")
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["f32", "ggml-cpu-f32kv"])
+
+
 BAD = {
     "no_model": ({"model": "none.gguf"}, "none.gguf: no such file"),
     "no_gguf": ({"model": __file__}, "llama.cpp cannot load it"),
