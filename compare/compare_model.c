@@ -11,6 +11,7 @@
 #include "compare/diagnose/mixed.h"
 #include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/suspects.h"
+#include "compare/diagnose/twins.h"
 #include "compare/diff/token_split.h"
 #include "compare/doubt_values.h"
 #include "compare/judge_side.h"
@@ -73,6 +74,7 @@ static fd_code diagnose_finding(fd_comparison *c, const fd_attribution *of, bool
     const fd_verdict_map *map = &c->map[of_reference ? FD_REFERENCE : FD_CANDIDATE];
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
     FD_TRY(fd_refute_by_step_before(&how, z, &out->explanation, err));
+    FD_TRY(fd_add_twins(&how, &out->explanation, err));
     FD_TRY(fd_refute_by_later_steps(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_prefer_what_holds_later(&how, z, map->n_pos, &out->explanation, err));
     FD_TRY(fd_doubt_few_rows(&how, z, map->n_pos, &out->explanation, err));
@@ -158,20 +160,19 @@ static void report_noise(fd_comparison *c, const fd_attribution *cand) {
 static fd_code look_for_mixed_class(fd_comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_explanation e;
-    bool mixed;
-    if (source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of))
+    const bool said = source != FD_CLASS_INFERRED;
+    bool mixed = false;
+    if (c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of) || of->numerics->exact)
         return FD_OK;
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     fd_remark r = {FD_REASON_MIXED_CLASS};
-    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
-    if (mixed) {
-        snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
-    } else if (fd_rounds_as_well(c->o->graph, &e)) {
-        mixed = true;
-        snprintf(r.text, sizeof r.text, "%.120s, or in another way", e.remaining[0].summary);
-    } else if (!e.named) {
-        FD_TRY(fd_say_own_way(&ask, of, r.text, sizeof r.text, &mixed, err));
-    }
+    if (!said) FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
+    const bool as_well = !said && !mixed && fd_rounds_as_well(c->o->graph, &e);
+    if (mixed || as_well)
+        snprintf(r.text, sizeof r.text, "%.120s%s", e.remaining[0].summary, as_well ? ", or in another way" : "");
+    else if (!e.named)
+        FD_TRY(fd_say_own_way(&ask, of, said, r.text, sizeof r.text, &mixed, err));
+    mixed |= as_well;
     if (!mixed) return FD_OK;
     const char *at = e.named ? e.remaining[0].at : "";
     snprintf(r.node, sizeof r.node, "%s", at[0] ? at : c->o->graph->nodes[of->first.node].name);

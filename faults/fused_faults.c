@@ -3,6 +3,7 @@
 #include "faults/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/gguf/quant.h"
@@ -17,7 +18,7 @@ typedef struct fused {
 } fused;
 
 /* "blk.3.ffn_up.weight" of the node's layer; NULL: the file has none. */
-static const fd_weight *matrix(const fd_graph *graph, const fd_node *node, const char *kind) {
+static const fd_weight *named(const fd_graph *graph, const fd_node *node, const char *kind) {
     char name[96];
     snprintf(name, sizeof name, "blk.%d.%s.weight", node->layer, kind);
     for (int32_t i = 0; i < graph->n_weight; i++)
@@ -25,11 +26,29 @@ static const fd_weight *matrix(const fd_graph *graph, const fd_node *node, const
     return NULL;
 }
 
+/* Part number `part` of a matrix that the file has as one, "blk.0.attn_qkv.weight[128:192]": the one before which so many begin. */
+static const fd_weight *piece(const fd_graph *graph, const fd_node *node, const char *whole, int part) {
+    char prefix[96];
+    const size_t n = (size_t)snprintf(prefix, sizeof prefix, "blk.%d.%s.weight[", node->layer, whole);
+    for (int32_t i = 0; i < graph->n_weight; i++) {
+        if (strncmp(graph->weights[i].name, prefix, n) != 0) continue;
+        int before = 0;
+        for (int32_t k = 0; k < graph->n_weight; k++)
+            before += strncmp(graph->weights[k].name, prefix, n) == 0 &&
+                      atol(graph->weights[k].name + n) < atol(graph->weights[i].name + n);
+        if (before == part) return &graph->weights[i];
+    }
+    return NULL;
+}
+
 /* False: they are no matrices that one could be made of. */
-static bool fuse(const fd_graph *graph, const fd_node *node, const char *const kinds[MOST_PARTS], fused *out) {
+static bool fuse(const fd_graph *graph, const fd_node *node, const char *const kinds[MOST_PARTS], const char *whole,
+                 fused *out) {
     *out = (fused){.own = -1};
     for (int i = 0; i < MOST_PARTS && kinds[i]; i++) {
-        const fd_weight *w = out->part[out->n_part++] = matrix(graph, node, kinds[i]);
+        const fd_weight *w = named(graph, node, kinds[i]);
+        if (!named(graph, node, kinds[0])) w = piece(graph, node, whole, i);
+        out->part[out->n_part++] = w;
         if (!w || w->n_col != out->part[0]->n_col) return false;
         if (fd_fault_is_one_of(node, kinds[i])) out->own = i;
     }
@@ -40,12 +59,12 @@ static const char *const gate_up[MOST_PARTS] = {"ffn_gate", "ffn_up"};
 static const char *const qkv[MOST_PARTS] = {"attn_q", "attn_k", "attn_v"};
 
 static bool fuse_gate_up(const fd_graph *graph, const fd_node *node, fused *out) {
-    return fuse(graph, node, gate_up, out) && out->part[0]->n_row == out->part[1]->n_row;
+    return fuse(graph, node, gate_up, "ffn_up", out) && out->part[0]->n_row == out->part[1]->n_row;
 }
 
 static bool fuse_qkv(const fd_graph *graph, const fd_node *node, fused *out) {
     const fd_fault_heads heads = fd_fault_heads_of(graph, node);
-    if (heads.n_head_kv < 2 || !fuse(graph, node, qkv, out)) return false;
+    if (heads.n_head_kv < 2 || !fuse(graph, node, qkv, "attn_qkv", out)) return false;
     const int64_t n_key = out->part[1]->n_row;
     out->n_query = heads.n_head / heads.n_head_kv;
     out->dim = n_key / heads.n_head_kv;

@@ -62,6 +62,13 @@ static int32_t most_rows(const span_cost *cost) {
     return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
 }
 
+int32_t fd_prompt_length(const fd_trace *trace) {
+    const fd_trace_step *steps = fd_trace_steps(trace);
+    int32_t n = 0;
+    for (int32_t s = 0; s < fd_trace_n_step(trace) && steps[s].n_pos > 1; s++) n = steps[s].pos0 + steps[s].n_pos;
+    return n;
+}
+
 /* The step of the trace that holds `pos`, together with the following steps where all have one position: *single. */
 static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end, bool *single) {
     const fd_trace_step *steps = fd_trace_steps(trace);

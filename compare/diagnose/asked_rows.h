@@ -14,6 +14,9 @@ typedef struct fd_asked_rows {
 /* Was the node recorded, and not set aside? */
 bool fd_asked_is_recorded(const fd_diagnose_options *options, const fd_node *node);
 
+/* Positions before the run's first step of one row. */
+int32_t fd_prompt_length(const fd_trace *trace);
+
 /* Of the finding's step, from `node`'s side. `few`: the first of them that show the finding. `most`: so many from the finding on;
  * 0: as many as time allows. `hidden_scores`: those of earlier steps, too, if hidden scores need them. */
 fd_code fd_choose_rows(const fd_diagnose_options *options, const fd_node *node, bool few, int32_t most,

@@ -5,6 +5,7 @@
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/trial.h"
+#include "compare/diagnose/twins.h"
 
 /* Findings that are asked whether the same bug explains them. */
 enum { MOST_ASKED = 12 };
@@ -79,6 +80,7 @@ void fd_class_attempt_free(fd_class_attempt *a) {
 static fd_code look_later(const fd_diagnose_options *ask, const fd_class_attempt *a, fd_explanation *e, fd_error *err) {
     if (!a->map.by_pos) return FD_OK;
     const float *z = a->map.by_pos + (size_t)a->first.node * (size_t)a->map.n_pos;
+    FD_TRY(fd_add_twins(ask, e, err));
     FD_TRY(fd_refute_by_later_steps(ask, z, a->map.n_pos, e, err));
     return fd_doubt_few_rows(ask, z, a->map.n_pos, e, err);
 }

@@ -105,6 +105,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_earlier = r->at.n_earlier,
                               .n_tokens_before = r->at.pos0,
                               .n_tokens_after = fd_trace_n_pos(o->trace) - r->at.n_kv,
+                              .n_prompt = fd_prompt_length(o->trace),
                               .products = r->at.products};
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
@@ -259,7 +260,8 @@ static fd_code fits_as_recorded(const fd_diagnose_options *options, const fd_hyp
     const fd_node *node = &options->graph->nodes[options->finding->node];
     fd_hypothesis here = *h;
     fd_diagnose_options how = *options;
-    how.row_before = h->guess == FD_GUESS_ROWS && h->which == FD_ROWS_EARLIER && h->n == 1;
+    how.row_before =
+        h->guess == FD_GUESS_ROWS && (h->which == FD_ROWS_EARLIER || h->which == FD_ROWS_STEP_LAST) && h->n == 1;
     *fits = false;
     if (!options->as_it_is && !fd_hypothesis_at(h, options->graph, node, &here)) return FD_OK;
     FD_TRY(ask_about(&how, options->rows_alone, NULL, &here, fits, err));

@@ -191,7 +191,8 @@ fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args
 bool fd_bench_runs_otherwise(const fd_evaluation *ev, const fd_node *node) {
     const fd_guess guess = ev->h.guess;
     return (guess == FD_GUESS_STATE || guess == FD_GUESS_STATISTIC || guess == FD_GUESS_TWICE ||
-            fd_bench_changes_experts(ev, node) || rounds_factor(&ev->h) || maps_queries(&ev->h)) &&
+            fd_bench_changes_experts(ev, node) || rounds_factor(&ev->h) || maps_queries(&ev->h) ||
+            fd_bench_changes_head_numbers(&ev->h)) &&
            fd_hypothesis_may_concern(&ev->h, node);
 }
 
@@ -201,5 +202,6 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args) {
     if (ev->h.guess == FD_GUESS_TWICE) run_twice(ev, args);
     if (fd_bench_changes_experts(ev, args->node)) fd_bench_run_experts(ev, args);
     if (rounds_factor(&ev->h)) run_rounded_factor(ev, args);
+    if (fd_bench_changes_head_numbers(&ev->h)) fd_bench_run_head_numbers(ev, args);
     if (maps_queries(&ev->h)) run_mapped_queries(ev, args);
 }

@@ -140,6 +140,10 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                           .pos0 = args->pos0,
                           .n_earlier = r->n_earlier,
                           .n_unjudged = r->n_unjudged,
+                          .step_first = r->args.pos0 - r->args.batch_offset,
+                          .step_end = r->args.row_by_row  ? r->args.pos0 - r->args.batch_offset
+                                      : r->args.batch_end ? r->args.batch_end
+                                                          : r->args.n_kv,
                           .n_row = args->n_pos,
                           .width = width,
                           .bias = bias,

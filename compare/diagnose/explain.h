@@ -49,6 +49,7 @@ typedef struct fd_explain_request {
     const struct fd_explain_request *few;
     int32_t n_tokens_before; /* tokens of earlier positions that stand before args.tokens[0] */
     int32_t n_tokens_after;  /* and of later ones, behind the last row's */
+    int32_t n_prompt;        /* positions before the run's first step of one row */
     const fd_hypothesis *without; /* [n_without] refuted: not to be tried */
     int32_t n_without;
     bool table_alone;        /* no guesses */

@@ -123,6 +123,7 @@ fd_code fd_guess_zero_keys(fd_trial *t, fd_error *err) {
     const columns c = columns_of(t);
     fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = node->id, .which = FD_CACHE_ZEROS};
     if (!keys_that_depart(&c, &h.first, &h.end) || !is_column(&c, h.first, -1)) return FD_OK;
+    if (best->which == FD_KEYS_SET) h.keys = best->keys;
     return try_alone_and_both(t, h, err);
 }
 

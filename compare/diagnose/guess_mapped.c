@@ -84,8 +84,9 @@ static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
     for (int32_t i = 0; i < t->n_span; i++) {
         const fd_node *node = &graph->nodes[t->span[i]];
         if (!fd_hypothesis_may_concern(&h, node)) continue;
-        const int32_t n_head = node->shape[0], n_kv = graph->nodes[node->input[1]].shape[0];
-        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : which == FD_MAPPED_QUERIES ? n_head : n_kv;
+        const int32_t n_head = node->shape[0], n_kv = node->input[1] < 0 ? 0 : graph->nodes[node->input[1]].shape[0];
+        const bool of_queries = which == FD_MAPPED_QUERIES || which == FD_MAPPED_NUMBERS;
+        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : of_queries ? n_head : n_kv;
         if (which == FD_MAPPED_QUERIES) h.other = n_kv;
         n++;
     }
@@ -130,10 +131,33 @@ static fd_code try_experts(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* The address of a cache that begins a head or an element late or early. */
+static fd_code try_shifts(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    fd_hypothesis h = {.guess = FD_GUESS_CACHE, .which = FD_CACHE_SHIFTED, .node = -1, .layer = FD_ANY_LAYER};
+    int32_t n = 0, last = -1;
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (fd_reads_kv_cache(&graph->nodes[t->span[i]])) n++, last = t->span[i];
+    for (int32_t i = -1; i < t->n_span && n > 0; i++) {
+        const fd_node *node = &graph->nodes[i < 0 ? last : t->span[i]];
+        if (!fd_reads_kv_cache(node) || (i < 0 && n < 2)) continue; /* first K and V together, where neither is known */
+        const int32_t by[] = {1, graph->nodes[node->input[1]].shape[1]};
+        h.node = i < 0 ? -1 : node->id;
+        for (int k = 0; k < 4 && !fd_trial_fits(t); k++) {
+            h.n = k < 2 ? by[k] : -by[k - 2];
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    }
+    return FD_OK;
+}
+
 fd_code fd_guess_mapped(fd_trial *t, fd_error *err) {
     if (fd_trial_many_layers(t)) return FD_OK;
+    FD_TRY(try_shifts(t, err));
     FD_TRY(try_experts(t, err));
     if (fd_trial_fits(t)) return FD_OK;
+    FD_TRY(fd_guess_head_numbers(t, err));
+    FD_TRY(try_kind(t, FD_MAPPED_NUMBERS, err));
     FD_TRY(try_kind(t, FD_MAPPED_KV_HEADS, err));
     FD_TRY(try_kind(t, FD_MAPPED_QUERIES, err));
     return try_kind(t, FD_MAPPED_EXPERTS, err);

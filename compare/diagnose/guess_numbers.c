@@ -92,18 +92,26 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     const struct {
         fd_position_rule rule;
         int32_t low, high;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8},           {FD_POSITION_OFFSET, -first, -first},
-                 {FD_POSITION_OFFSET, first, first},    {FD_POSITION_OFFSET, prompt, prompt},
-                 {FD_POSITION_OFFSET, -n_step, n_step}, {FD_POSITION_IS, 0, 2},
-                 {FD_POSITION_CLAMPED, -2, -1},         {FD_POSITION_MODULO, 2, n_kv - 1},
-                 {FD_POSITION_AT_MOST, 1, n_kv - 2},    {FD_POSITION_ROUNDED, 8, 8},
-                 {FD_POSITION_ROUNDED, 11, 11},         {FD_POSITION_OF_TILE, 2, most_rows}};
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
+                 {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},
+                 {FD_POSITION_OFFSET, prompt, prompt},
+                 {FD_POSITION_OFFSET, -n_step, n_step},
+                 {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},
+                 {FD_POSITION_MODULO, 2, n_kv - 1},
+                 {FD_POSITION_AT_MOST, 1, n_kv - 2},
+                 {FD_POSITION_ROUNDED, 8, 8},
+                 {FD_POSITION_ROUNDED, 11, 11},
+                 {FD_POSITION_OF_TILE, 2, most_rows},
+                 {FD_POSITION_REVERSED, prompt, prompt > 1 ? prompt : 0}};
     (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
             h.n = n;
             h.end = rules[i].rule == FD_POSITION_OF_TILE ? args->pos0 - args->batch_offset : 0;
+            h.first = rules[i].rule == FD_POSITION_REVERSED ? t->all.request->n_prompt : 0;
             if (rules[i].rule == FD_POSITION_OFFSET && n == 0) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }

@@ -80,6 +80,16 @@ static int32_t row_that_stands(const fd_judged_rows *j, const float *before, int
     return row;
 }
 
+/* What a kernel does to the last row of every step: in later steps it is another position. */
+static fd_code try_last_of_step(fd_trial *t, int32_t pos, int32_t from, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    const int32_t first = args->pos0 - args->batch_offset, end = args->batch_end ? args->batch_end : args->n_kv;
+    const fd_hypothesis h = {
+        .guess = FD_GUESS_ROWS, .node = args->node->id, .which = FD_ROWS_STEP_LAST, .n = from == first ? 0 : 1};
+    const bool is_last = !args->row_by_row && pos == end - 1 && (from == pos - 1 || from == first);
+    return is_last && end - first > 1 ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
 /* What departs in the first row that does is another position's: so may those after it be, as far away or the same one. */
 static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     fd_judged_rows j = fd_judged_rows_of(t);
@@ -99,6 +109,8 @@ static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     if (end - first < j.width) h.first = first, h.end = end;
     if (from > row) h.which = FD_ROWS_EXCHANGED, h.n = j.r->args.pos0 + row, h.other = j.r->args.pos0 + from;
     if (from > row) return fd_trial_try(t, &h, err);
+    FD_TRY(try_last_of_step(t, j.r->args.pos0 + row, j.r->args.pos0 + from, err));
+    if (fd_trial_fits(t)) return FD_OK;
     if (from >= 0 || h.n == 1) FD_TRY(fd_trial_try(t, &h, err));
     const bool last = from >= 0 && row == j.n - 1 && j.n > 1; /* which of the two it is, later steps tell */
     if (last && !h.end && !j.r->departing_alone) return FD_OK;

@@ -24,6 +24,9 @@ fd_code fd_guess_attention(fd_trial *trial, fd_error *err);
 fd_code fd_guess_cache(fd_trial *trial, fd_error *err);
 fd_code fd_guess_unknown_cache(fd_trial *trial, fd_error *err);
 
+/* ALiBi's slopes and sinks (guess_head_numbers.c). */
+fd_code fd_guess_head_numbers(fd_trial *trial, fd_error *err);
+
 /* K/V heads or experts' matrices that are read under another one's number (guess_mapped.c). */
 fd_code fd_guess_mapped(fd_trial *trial, fd_error *err);
 

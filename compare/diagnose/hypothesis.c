@@ -32,6 +32,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_CACHE:
     case FD_GUESS_MAPPED:
     case FD_GUESS_EXPERTS:
+    case FD_GUESS_HEAD_NUMBERS:
     case FD_GUESS_UNWRITTEN:
     case FD_GUESS_STATE:
     case FD_GUESS_TWICE:
@@ -57,7 +58,12 @@ bool fd_reads_kv_cache(const fd_node *node) {
     return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
 }
 
+bool fd_has_head_numbers(const fd_node *node) {
+    return node->op == FD_OP_ATTN_ALIBI || (node->op == FD_OP_ATTN_SOFTMAX && node->weight[0] >= 0);
+}
+
 bool fd_hypothesis_may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
+    if (h->which == FD_MAPPED_NUMBERS) return fd_has_head_numbers(node);
     return h->which == FD_MAPPED_EXPERTS ? node->op == FD_OP_EXPERT_MATMUL : fd_reads_kv_cache(node);
 }
 
@@ -78,6 +84,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_MAPPED && !fd_hypothesis_may_be_mapped(h, node)) return false;
+    if (h->guess == FD_GUESS_HEAD_NUMBERS) return fd_has_head_numbers(node);
     if (h->guess == FD_GUESS_EXPERTS && !is_of_experts(h, node)) return false;
     if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
     if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
@@ -172,6 +179,13 @@ static int32_t round_position(int32_t pos, int32_t bits) {
     return (down + (over > 0 || (over == 0 && step > 1 && down % 2 != 0))) * step;
 }
 
+/* The last step of the prompt may be shorter. */
+static int32_t position_in_step(const fd_hypothesis *h, int32_t pos) {
+    const int32_t start = pos - pos % h->n, end = start + h->n < h->first ? start + h->n : h->first;
+    if (pos >= h->first) return pos;
+    return h->which == FD_POSITION_REVERSED ? start + end - 1 - pos : h->other ? end - 1 : start;
+}
+
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     if (h->guess != FD_GUESS_POSITION) return pos;
     switch ((fd_position_rule)h->which) {
@@ -183,6 +197,8 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     case FD_POSITION_DIVIDED: return pos / h->n;
     case FD_POSITION_OF_TILE: return pos < h->end ? pos : pos - (pos - h->end) % h->n;
     case FD_POSITION_ROUNDED: return round_position(pos, h->n);
+    case FD_POSITION_OF_STEP:
+    case FD_POSITION_REVERSED: return position_in_step(h, pos);
     }
     return pos;
 }

@@ -29,9 +29,10 @@ typedef enum fd_guess {
     FD_GUESS_CACHE, /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
     FD_GUESS_MAPPED, /* what is read under number i of `n` is that of bits 4i … 4i + 3 of `keys`: `which` is fd_mapped_rule */
-    FD_GUESS_EXPERTS,   /* `which` is fd_expert_rule */
-    FD_GUESS_UNWRITTEN, /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
-    FD_GUESS_STATE,     /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
+    FD_GUESS_EXPERTS,      /* `which` is fd_expert_rule */
+    FD_GUESS_HEAD_NUMBERS, /* the number that each head has (ALiBi's slopes, sinks): `which` is fd_head_numbers_rule */
+    FD_GUESS_UNWRITTEN,    /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
+    FD_GUESS_STATE,        /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
     FD_GUESS_KEYS, /* softmax does not see some keys: `which` is fd_key_rule; with `first` their scores are `value`, not -Inf */
     FD_GUESS_BLOCKS, /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
     FD_GUESS_TOKEN,  /* an embedding reads the row of another token: `which` is fd_token_rule */
@@ -53,9 +54,14 @@ typedef enum fd_guess {
 typedef enum fd_mapped_rule {
     FD_MAPPED_KV_HEADS, /* of the cache that attention reads */
     FD_MAPPED_EXPERTS,  /* matrices and biases */
+    FD_MAPPED_NUMBERS,  /* each head's own, as of FD_GUESS_HEAD_NUMBERS */
     FD_MAPPED_QUERIES,  /* `n` query heads to the `other` K/V heads that they read */
 } fd_mapped_rule;
 enum { FD_MOST_MAPPED = 16 };
+typedef enum fd_head_numbers_rule {
+    FD_HEAD_NUMBERS_TIMES, /* times `value` */
+    FD_HEAD_NUMBERS_ARE,   /* `value`, all of them */
+} fd_head_numbers_rule;
 typedef enum fd_expert_rule {
     FD_EXPERTS_LEFT_OUT,        /* expert `n` gives zeros */
     FD_EXPERTS_INPUTS_WEIGHTED, /* their weights are applied to what they read, not to what they give */
@@ -70,6 +76,8 @@ typedef enum fd_position_rule {
     FD_POSITION_DIVIDED, /* whole numbers */
     FD_POSITION_OF_TILE, /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
     FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
+    FD_POSITION_OF_STEP, /* such steps have that of their first row in all rows, or (`other` 1) of their last */
+    FD_POSITION_REVERSED, /* steps of `n` rows have theirs the last one first, up to position `first`, where decode begins */
 } fd_position_rule;
 typedef enum fd_key_rule {
     FD_KEYS_LAST_N,
@@ -85,8 +93,9 @@ typedef enum fd_key_rule {
     FD_KEYS_SET
 } fd_key_rule;
 typedef enum fd_cache_rule {
-    FD_CACHE_ZEROS,
+    FD_CACHE_ZEROS, /* with `keys`: those of them that have their bit there */
     FD_CACHE_MOVED,     /* those `n` positions further on; past the last they stay, or (`other` 1) are zeros */
+    FD_CACHE_SHIFTED,   /* all of them `n` elements further on in memory; past both ends there are zeros */
     FD_CACHE_EXCHANGED, /* the same, and those are these */
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
@@ -107,7 +116,8 @@ typedef enum fd_row_rule {
     FD_ROWS_LAST_OF_EARLIER, /* of a cache: every row is the last one of earlier steps */
     FD_ROWS_REVERSED,        /* from position `n` on the last one first */
     FD_ROWS_BLOCKS, /* of every `n` from position `other` on, row i is row 4i … 4i + 3 of `keys`; the rest is right */
-    FD_ROWS_ADDED,  /* the row `n` earlier is added to each, from position `other` on */
+    FD_ROWS_STEP_LAST, /* the last one of a step is the one `n` earlier, or (`n` 0) the step's first */
+    FD_ROWS_ADDED,     /* the row `n` earlier is added to each, from position `other` on */
 } fd_row_rule;
 typedef enum fd_token_rule {
     FD_TOKEN_OFFSET, /* id + n */
@@ -227,6 +237,7 @@ typedef struct fd_output_rows {
     int32_t pos0;      /* position of the first row */
     int32_t n_earlier; /* rows of earlier steps */
     int32_t n_unjudged;
+    int32_t step_first, step_end; /* positions of the step asked about; the same: several steps of one row */
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
     const float *bias;      /* [width]; NULL: the node has none */

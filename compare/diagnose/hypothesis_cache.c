@@ -32,11 +32,20 @@ static void move(const fd_hypothesis *h, const float *from, float *rows, int64_t
     }
 }
 
+static void shift(int64_t by, float *rows, int64_t n) {
+    const int64_t size = by < 0 ? -by : by, left = n > size ? n - size : 0;
+    memmove(by > 0 ? rows : rows + (n - left), by > 0 ? rows + (n - left) : rows, sizeof *rows * (size_t)left);
+    memset(by > 0 ? rows + left : rows, 0, sizeof *rows * (size_t)(n - left));
+}
+
 void fd_hypothesis_cache(const fd_hypothesis *h, const float *other, float *rows, int64_t n_row, int64_t width) {
     const int64_t n = end_of(h, n_row) - h->first;
     const size_t size = sizeof *rows * (size_t)(n * width);
     if (n <= 0) return;
-    if (h->which == FD_CACHE_ZEROS) memset(rows + h->first * width, 0, size);
+    if (h->which == FD_CACHE_ZEROS && !h->keys) memset(rows + h->first * width, 0, size);
+    for (int64_t r = h->first; r < h->first + n && r < 64 && h->which == FD_CACHE_ZEROS; r++)
+        if (h->keys >> r & 1) memset(rows + r * width, 0, sizeof *rows * (size_t)width);
+    if (h->which == FD_CACHE_SHIFTED) shift(h->n, rows, n_row * width);
     if (h->which == FD_CACHE_OF && other) memcpy(rows + h->first * width, other + h->first * width, size);
     if (h->which != FD_CACHE_MOVED && h->which != FD_CACHE_EXCHANGED && h->which != FD_CACHE_LATE) return;
     float *from = malloc(sizeof *from * (size_t)(n_row * width));

@@ -7,6 +7,9 @@
 /* FD_GUESS_MAPPED: a cache has heads; an op of experts reads which. */
 bool fd_hypothesis_may_be_mapped(const fd_hypothesis *h, const fd_node *node);
 
+/* FD_GUESS_HEAD_NUMBERS: ALiBi, or a softmax with sinks. */
+bool fd_has_head_numbers(const fd_node *node);
+
 /* Where the element comes from that FD_GUESS_ORDER or _INPUT_ORDER has at place i of a row of so many heads. */
 int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i, int64_t width);
 

@@ -19,6 +19,7 @@ static const char *cache_name(const fd_hypothesis *h) {
     case FD_CACHE_ZEROS:
     case FD_CACHE_MOVED: return h->end == h->first + 1 ? "cache_row_wrong" : "cache_rows_wrong";
     case FD_CACHE_EXCHANGED: return "cache_rows_wrong";
+    case FD_CACHE_SHIFTED: return "cache_shifted";
     case FD_CACHE_RING: return "cache_ring_short";
     case FD_CACHE_OF: return "other_cache";
     case FD_CACHE_UNKNOWN: return "cache_rows_stale";
@@ -45,9 +46,11 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_CACHE: return cache_name(h);
     case FD_GUESS_MAPPED:
         return h->which == FD_MAPPED_EXPERTS   ? "other_experts"
+               : h->which == FD_MAPPED_NUMBERS ? "other_head_numbers"
                : h->which == FD_MAPPED_QUERIES ? "query_heads_mapped"
                                                : "other_kv_heads";
     case FD_GUESS_EXPERTS: return h->which == FD_EXPERTS_LEFT_OUT ? "experts_left_out" : "expert_inputs_weighted";
+    case FD_GUESS_HEAD_NUMBERS: return "other_head_numbers";
     case FD_GUESS_UNWRITTEN: return "cache_rows_unwritten";
     case FD_GUESS_STATE: return h->which == FD_STATE_FRESH ? "state_not_carried" : "state_not_stored";
     case FD_GUESS_STATISTIC: return "other_statistic";

@@ -72,6 +72,10 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
         from = whole ? block + (int64_t)(h->keys >> 4 * (row - block) & 15) : row;
     }
     if (h->which == FD_ROWS_ADDED) from = row;
+    if (h->which == FD_ROWS_STEP_LAST) {
+        const bool is_last = out->pos0 + row == out->step_end - 1 && out->step_end - out->step_first > 1;
+        from = !is_last ? row : h->n ? row - h->n : out->step_first - out->pos0;
+    }
     if (h->which == FD_ROWS_LAST_OF_EARLIER) from = row < out->n_earlier ? row : out->n_earlier - 1;
     return from < 0 || from >= n_row ? row : from;
 }

@@ -20,7 +20,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_PARTIAL: return slot == 0;
     case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
     case FD_GUESS_CACHE: return slot == 1 && fd_hypothesis_moves_cache(h);
-    case FD_GUESS_MAPPED: return slot == 1 && h->which != FD_MAPPED_QUERIES;
+    case FD_GUESS_MAPPED: return slot == 1 && (h->which == FD_MAPPED_EXPERTS || h->which == FD_MAPPED_KV_HEADS);
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
     case FD_GUESS_CLAMP: return h->which == 3 && slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;

@@ -7,6 +7,14 @@
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 
+/* " 4, 9"; returns its length. */
+static size_t list_keys(const fd_hypothesis *h, char *to, size_t size) {
+    size_t at = 0;
+    for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
+        if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+    return at;
+}
+
 static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
     switch ((fd_key_rule)h->which) {
     case FD_KEYS_LAST_N: SAY("the mask hides all but the last %d position%s", h->n, h->n == 1 ? "" : "s"); break;
@@ -32,8 +40,7 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
     case FD_KEYS_SET: {
         bool one = (h->keys & (h->keys - 1)) == 0;
         size_t at = (size_t)SAY("the mask hides position%s", one ? "" : "s");
-        for (int t = 0, n = 0; t < 64 && at + 8 < size; t++)
-            if (h->keys >> t & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", t);
+        at += list_keys(h, to + at, size - at);
         if (h->n && at < size) snprintf(to + at, size - at, " from every other token");
         break;
     }
@@ -84,6 +91,11 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     const int32_t first = h->first + h->n, end = h->end ? h->end + h->n : 0;
     char rows[64];
     rows_text(h->first, h->end, rows, sizeof rows);
+    if (h->which == FD_CACHE_ZEROS && h->keys) {
+        list_keys(h, rows, sizeof rows);
+        SAY("the %s rows of positions%s are read as zeros", cache, rows);
+        return;
+    }
     switch ((fd_cache_rule)h->which) {
     case FD_CACHE_ZEROS: SAY("the %s %s %s read as zeros", cache, rows, are); break;
     case FD_CACHE_MOVED:
@@ -94,6 +106,10 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
         else
             SAY("the %s %s %s read from those of %d position%s %s", cache, rows, are, h->n < 0 ? -h->n : h->n,
                 h->n * h->n == 1 ? "" : "s", h->n < 0 ? "before" : "after");
+        break;
+    case FD_CACHE_SHIFTED:
+        SAY("the %s rows are read %d elements too %s in memory", cache, h->n < 0 ? -h->n : h->n,
+            h->n < 0 ? "early" : "far on");
         break;
     case FD_CACHE_EXCHANGED:
         SAY("the %s %s and %d…%d are read from each other's place", cache, rows, first, end - 1);
@@ -125,6 +141,17 @@ static void experts_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the chosen experts' weights are applied to what they read, not to what they give");
 }
 
+static const char *numbers_text(const fd_hypothesis *h, const fd_graph *graph) {
+    return h->node >= 0 && graph->nodes[h->node].op == FD_OP_ATTN_SOFTMAX ? "sink" : "slope of ALiBi";
+}
+
+static void head_numbers_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    if (h->which == FD_HEAD_NUMBERS_ARE)
+        SAY("the %s of every head is %.6g", numbers_text(h, graph), h->value);
+    else
+        SAY("the %s of every head is %.6g times the file's", numbers_text(h, graph), h->value);
+}
+
 /* "K/V heads 0, 1 are read from 1, 0". */
 static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const bool experts = h->which == FD_MAPPED_EXPERTS;
@@ -142,6 +169,9 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     }
     if (experts)
         SAY("expert%s %s %s computed with the matrices of %s", n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
+    else if (h->which == FD_MAPPED_NUMBERS)
+        SAY("head%s %s ha%s the %s of head%s %s", n == 1 ? "" : "s", are, n == 1 ? "s" : "ve", numbers_text(h, graph),
+            n == 1 ? "" : "s", from);
     else if (h->which == FD_MAPPED_QUERIES)
         SAY("query head%s %s read%s the %s head%s %s", n == 1 ? "" : "s", are, n == 1 ? "s" : "", cache,
             n == 1 ? "" : "s", from);
@@ -176,6 +206,7 @@ void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph,
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
     if (h->guess == FD_GUESS_MAPPED) mapped_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_HEAD_NUMBERS) head_numbers_text(h, graph, to, size);
     if (h->guess == FD_GUESS_EXPERTS) experts_text(h, to, size);
     if (h->guess == FD_GUESS_UNWRITTEN && h->end > 0)
         SAY("the %s rows of positions %d…%d are read as zeros: they are not written", cache_text(h, graph), h->n,

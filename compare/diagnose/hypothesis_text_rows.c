@@ -89,6 +89,8 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the rows of a step stand in reverse");
     else if (h->which == FD_ROWS_BLOCKS)
         blocks_text(h, "rows of a step", 1, to, size);
+    else if (h->which == FD_ROWS_STEP_LAST)
+        SAY("the last row of a step of several is that of its %s", h->n ? "last but one" : "first position");
     else if (h->which == FD_ROWS_ADDED)
         SAY("the row of %d position%s earlier is added to each: what is summed into was not cleared", h->n,
             h->n == 1 ? "" : "s");
@@ -179,6 +181,13 @@ void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) 
     case FD_POSITION_ROUNDED:
         SAY("RoPE takes positions in %s, which has not every whole number above %d",
             h->n == 8 ? "bfloat16" : "binary16", 1 << h->n);
+        break;
+    case FD_POSITION_OF_STEP:
+        SAY("RoPE turns every row of a step of the prompt by the position of its %s",
+            h->other ? "last one" : "first one");
+        break;
+    case FD_POSITION_REVERSED:
+        SAY("RoPE turns the rows of a step by its positions in reverse, the last one's first");
         break;
     case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
     }

@@ -9,8 +9,9 @@
 fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                         fd_error *err);
 
-/* Where nothing explains the errors: products or a cache of the engine's own (mixed.h, above), and which of them in words, into `to`. */
-fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of, char *to, size_t size, bool *yes,
-                       fd_error *err);
+/* Where nothing explains the errors: products or a cache of the engine's own (mixed.h, above), and which of them in words, into `to`.
+ * `cache_alone`: the class was said, which says how products round and nothing of a cache. */
+fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of, bool cache_alone, char *to,
+                       size_t size, bool *yes, fd_error *err);
 
 #endif

@@ -18,6 +18,7 @@ const fd_parameter fd_parameters[] = {
     PARAMETER("rope_factor", "divisor of RoPE's positions", ROPE, rope.factor, F64),
     PARAMETER("attn_scale", "factor of the scores", ATTN_SCORES, scale, F32),
     PARAMETER("attn_softcap", "softcap of the scores", ATTN_SCORES, softcap, F32),
+    PARAMETER("alibi_bias", "largest bias of ALiBi", ATTN_ALIBI, max_bias, F32),
     PARAMETER("window", "sliding window", ATTN_SCORES, window, I32),
     PARAMETER("scale", "factor", SCALE, scale, F32),
     PARAMETER("softcap", "softcap", SOFTCAP, softcap, F32),

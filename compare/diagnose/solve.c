@@ -131,6 +131,8 @@ fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_err
         if (k == 0 && !(distance < plain)) distance = plain; /* the right number itself, and the other may be near it */
         if (distance < least) least = distance, at = k;
     }
+    /* the least or the largest that is asked about is no solution: these rows would have still less, or still more, of it */
+    if (at == -COARSE || at == COARSE) return FD_OK;
     if (!(least <= plain) || fd_trial_exhausted(t)) return FD_OK;
     FD_TRY(refine(t, &h, centre + (double)(at - 1) / PER_DECADE, centre + (double)(at + 1) / PER_DECADE, &best, err));
     FD_TRY(distance_at(t, &h, best, &least, err));

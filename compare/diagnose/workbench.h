@@ -75,6 +75,9 @@ void fd_bench_run_otherwise(const fd_evaluation *ev, const fd_op_args *args);
 /* evaluate_experts.c: where the node is one of experts and the hypothesis concerns it. */
 bool fd_bench_changes_experts(const fd_evaluation *ev, const fd_node *node);
 void fd_bench_run_experts(const fd_evaluation *ev, const fd_op_args *args);
+/* evaluate_heads.c: where each head has a number of its own. */
+bool fd_bench_changes_head_numbers(const fd_hypothesis *h);
+void fd_bench_run_head_numbers(const fd_evaluation *ev, const fd_op_args *args);
 /* tau: bounds of the op as it is. Those of what it rounds on the way are added: a value near the middle between two goes either way. */
 fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args, double *tau, fd_error *err);
 

@@ -1,4 +1,5 @@
 #include "compare/replay/evidence_internal.h"
+#include "compare/replay/f16_sums.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -120,6 +121,20 @@ static void note_storage(fd_evidence *e, const fd_attribution_row *row) {
     }
 }
 
+/* Position 0 has one row of V, which a cache of binary16 rounds. */
+static void note_sums(fd_evidence *e, const fd_attribution_row *row) {
+    const int32_t n_head = row->node->shape[0], node = row->node->id;
+    if (row->node->op != FD_OP_ATTN_MIX || row->pos == 0 || !e->wide[2 * node]) return;
+    for (int64_t at = 0; at < row->stride; at += row->stride / n_head) {
+        e->n_mix++;
+        e->n_mix_f16 += fd_are_f16_sums(row->candidate + at, row->stride / n_head);
+    }
+}
+
+bool fd_evidence_shows_f16_sums(const fd_evidence *e) {
+    return e->n_mix_f16 > 0 && 2 * e->n_mix_f16 >= e->n_mix;
+}
+
 /* Does the finest class give them, but for one rounding? */
 static void note_logits(fd_evidence *e, const fd_attribution_row *row) {
     if (row->node->id != e->graph->n_node - 1) return;
@@ -144,6 +159,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     double squares = 0, size = 0, errors = 0;
     if (has_nan(row)) return;
     if (!e->finest) note_storage(e, row);
+    if (!e->finest) note_sums(e, row);
     if (!e->finest) note_logits(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
         double z = c->values_alone ? 0 : fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);

@@ -33,9 +33,10 @@ typedef struct fd_evidence {
     const fd_evidence_row
         *finest; /* [n_node, n_slot] of the first class, whose case owns them; NULL: not weighed yet */
     double finest_remains;
-    uint8_t *wide; /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
-    bool *seen;    /* [n_node] values were seen; owned */
-    bool *stored;  /* [n_node] values of 32 or 64 bits were seen; owned */
+    uint8_t *wide;            /* [n_node, 2]: a recorded value needs more than 11 bits, more than 8; owned */
+    bool *seen;               /* [n_node] values were seen; owned */
+    bool *stored;             /* [n_node] values of 32 or 64 bits were seen; owned */
+    int32_t n_mix, n_mix_f16; /* heads of attention's output in binary32; of those, sums of binary16 (f16_sums.h) */
     int64_t n_logit,
         n_logit_near; /* elements of logits; of those, within one rounding to 16 bits of what the finest class gives */
     bool *
@@ -97,6 +98,11 @@ typedef struct fd_class_need {
 } fd_class_need;
 fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight);
 
+/* All kinds of products, as `need` says, are to their last bits what `tight` makes of factors that it rounds to a type, and `wide` rounds
+ * them to a coarser one. */
+bool fd_evidence_factors_are_others(const fd_evidence *evidence, const fd_class_case *wide, const fd_class_case *tight,
+                                    const fd_class_need *need);
+
 /* A whole kind of tensors is beyond the class's bounds, and within those of `best`: two of them or more, or what `best` gives
  * by repeating the engine's roundings. */
 bool fd_evidence_other_kernel(const fd_evidence *evidence, const fd_class_case *c, const fd_class_case *best);
@@ -114,6 +120,8 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_clas
 
 /* A cache was recorded whose values all are of binary16: the engine keeps K or V in it. */
 bool fd_evidence_shows_f16_cache(const fd_evidence *evidence);
+/* Most heads of attention's output are sums that were kept in binary16. */
+bool fd_evidence_shows_f16_sums(const fd_evidence *evidence);
 
 /* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
 bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);

@@ -1,4 +1,5 @@
 /* Two classes set against each other: what one rounds that the other does not, and which kinds of tensors need it. */
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/evidence_internal.h"
 
 static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight, int32_t node) {
@@ -55,6 +56,25 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
         need.n_depart += departs;
     }
     return need;
+}
+
+/* Beside weights of binary32, as routers have them, the factors say nothing: they may have few bits anyway. */
+static bool repeats_factors_of_all(const fd_evidence *e, const fd_numerics_class *tight, double u) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        const fd_node *node = &e->graph->nodes[i];
+        if (node->op != FD_OP_MATMUL || node->layer < 0) continue;
+        const fd_dot_type type = fd_dot_type_of(tight, node, &e->graph->weights[node->weight[0]], 0);
+        if (type == FD_DOT_BF16 || (type == FD_DOT_F16 && u <= 0x1p-11)) return false;
+        n += type != FD_DOT_AS_IS;
+    }
+    return n > 0;
+}
+
+bool fd_evidence_factors_are_others(const fd_evidence *e, const fd_class_case *wide, const fd_class_case *tight,
+                                    const fd_class_need *need) {
+    const bool repeated = need->n_products > 0 && need->n_products_fit == need->n_products;
+    return repeated && wide->numerics->u_in > 0 && repeats_factors_of_all(e, tight->numerics, wide->numerics->u_in);
 }
 
 /* Beyond the class's bounds at any of its rows; *n: it was judged. */

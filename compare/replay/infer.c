@@ -194,7 +194,9 @@ static void refute_by_tighter(const fd_evidence *evidence, fd_class_cases *c) {
                 c->refuted[j])
                 continue;
             fd_class_need need = fd_evidence_need(evidence, &c->at[i], &c->at[j]);
-            bool other_sums = sums_as_tight(c->at[i].numerics, &need);
+            bool other_sums = sums_as_tight(c->at[i].numerics, &need) ||
+                              (need.n_products >= FEWEST_TOLD &&
+                               fd_evidence_factors_are_others(evidence, &c->at[i], &c->at[j], &need));
             if (!other_sums && !has_room_alone(&need) && !knows_attention(c->at[j].numerics, &need)) continue;
             c->refuted[i] = true;
             c->by_tighter_alone[i] = !other_sums && !in_one_layer(&need);
@@ -260,19 +262,22 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) refute_by_tighter(&seen, &c);
     if (code == FD_OK) refute_by_mixed(&c);
     if (code == FD_OK) refute_by_kinds(&seen, &c);
+    if (code == FD_OK && fd_evidence_shows_f16_sums(&seen)) fd_refute_sums_in_binary32(&c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
+    const bool f16_sums = code == FD_OK && fd_evidence_shows_f16_sums(&seen);
     bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++)
         doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]) || is_for_mix_alone(&seen, &c, i) ||
-                      fd_case_is_for_sums_alone(&c.at[i]);
+                      (fd_case_is_for_sums_alone(&c.at[i]) && !f16_sums);
     if (code == FD_OK) {
         int32_t least, chosen = choose(&c, &least);
-        if (fd_evidence_shows_f16_cache(&seen)) chosen = fd_case_with_sums_in_16_bits(&c, chosen);
+        if (fd_evidence_shows_f16_cache(&seen) || f16_sums) chosen = fd_case_with_sums_in_16_bits(&c, chosen);
         *out = c.at[chosen].numerics;
         bool too_large =
             fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
         evidence->undecided =
-            !is_decided(&c, chosen, least) || doubtful[chosen] || too_large || (one_rounding && chosen > 0);
+            !(is_decided(&c, chosen, least) || (f16_sums && fd_case_is_for_sums_alone(&c.at[chosen]))) ||
+            doubtful[chosen] || too_large || (one_rounding && chosen > 0);
         evidence->one_tensor = c.at[chosen].n_judged <= 1;
         note_rivals(&c, chosen, evidence);
         code = describe(options, &c, chosen, least, evidence, err);

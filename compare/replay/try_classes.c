@@ -204,6 +204,16 @@ bool fd_case_is_for_sums_alone(const fd_class_case *c) {
     return c->numerics->replays_inputs && c->numerics->u_mix > 0x1p-24 && !c->rounds_products;
 }
 
+static bool keeps_sums_in_16_bits(const fd_numerics_class *c) {
+    return c->u_mix > 0x1p-24 || fd_class_sums_in_16_bits(c) || c->u_out > 0x1p-24;
+}
+
+void fd_refute_sums_in_binary32(fd_class_cases *c) {
+    bool any = false;
+    for (int32_t i = 0; i < c->n; i++) any |= !c->refuted[i] && keeps_sums_in_16_bits(c->at[i].numerics);
+    for (int32_t i = 0; i < c->n && any; i++) c->refuted[i] |= !keeps_sums_in_16_bits(c->at[i].numerics);
+}
+
 int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
     for (int32_t i = 0; i < c->n && fd_case_unexplained(&c->at[chosen]) > 0; i++) {
         const bool all_explained = c->at[i].n_beyond + fd_case_unexplained(&c->at[i]) == 0;

@@ -31,6 +31,10 @@ fd_code fd_class_case_complete(const fd_attribution_options *options, fd_class_c
 /* Scores or weights in the candidate's trace have left the kernel: attention is not fused. */
 bool fd_shows_attention(const fd_attribution_options *options);
 
+/* Attention's sums show that they were kept in binary16 (f16_sums.h): classes that keep them in binary32 are refuted, whatever else
+ * departs. */
+void fd_refute_sums_in_binary32(fd_class_cases *cases);
+
 /* Sums of V in 16 bits, which have room for a bug, in a class that repeats all else; and no product shows it. */
 bool fd_case_is_for_sums_alone(const fd_class_case *c);
 /* Beside a cache in binary16: the case where such sums leave nothing of what the chosen one leaves, else that one. */

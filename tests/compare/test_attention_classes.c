@@ -1,8 +1,10 @@
 /* llama.cpp's CPU kernels with attention in their own way: scores that were rounded are no reason for a class with room in every product, nor
  * are sums of V in binary16. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
+#include "compare/replay/f16_sums.h"
 #include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"
 
@@ -78,4 +80,60 @@ Test(attention_classes, a_thousandth_more_of_a_product_is_named_beside_a_cache_i
         fd_graph_free(graph);
         close_model(&b);
     }
+}
+
+/* Weights of attention that are all a little too small: within the room that factors in bfloat16 have. */
+static void a_hundredth_less(const fd_op_args *args) {
+    run_clean(args);
+    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= 0.99f;
+}
+
+/* All products are to their last bits what factors in binary16 make, as beside weights of binary16 they are: so no factors were rounded to
+ * bfloat16 or cut to TF32, and attention has not the room of such an engine. */
+Test(attention_classes, products_that_show_their_factors_refute_classes_of_coarser_ones) {
+    static const char tensors[] = "*norm,*attn_[qkv],*attn_out,*proj,*inp,*act,*down,*l_out,logits";
+    bench b = open_bench(models[1], (recording){0}); /* of binary16 */
+    recording how = {.emulated = "llama-cpu", .numerics = "unknown", .tensors = tensors};
+    fd_graph *graph = spoiled_everywhere(&b, "attn_weights", a_hundredth_less);
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_neq(v.status, FD_NOISE, "%s", v.replay.numerics);
+    cr_expect_neq(strncmp(v.replay.numerics, "bf16", 4), 0, "%s", v.replay.numerics);
+    cr_expect_neq(strncmp(v.replay.numerics, "tf32", 4), 0, "%s", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+static const int32_t small[N_PREFILL + N_DECODE] = {1, 30, 45, 103, 26, 7, 51, 88}; /* of a vocabulary of 128 */
+
+/* Beside weights of binary32 no product rounds, and the sums of V show it all the same: each head's row is numbers of 11 bits times one. */
+Test(attention_classes, sums_in_binary16_show_themselves_beside_weights_of_binary32) {
+    static const char tensors[] =
+        "*norm,*attn_[qkv],*rope,*cache_k,*attn_out,*proj,*inp,*gate,*up,*act,*down,*l_out,logits";
+    bench b = open_arch("llama-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    recording how = {.emulated = "f16kv", .numerics = "unknown", .tensors = tensors, .tokens = small};
+    fd_graph *graph = spoiled_everywhere(&b, "attn_out", summed_in_f16);
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_str_eq(v.replay.numerics, "ggml-cpu-fa");
+    expect_noise(v, "llama-dense", "flash attention");
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+Test(attention_classes, numbers_of_11_bits_times_one_are_told_from_others) {
+    double f16[64], others[64], halved[64];
+    for (int i = 0; i < 64; i++) {
+        const float x = sinf((float)(7 * i + 1)) * (i % 3 ? 1.0f : 0.1f);
+        f16[i] = (double)((float)fd_round_f16(x) * 0.7321f);
+        others[i] = (double)x;
+        halved[i] = i == 40 ? (double)x : f16[i];
+    }
+    cr_expect(fd_are_f16_sums(f16, 64));
+    cr_expect_not(fd_are_f16_sums(others, 64));
+    cr_expect_not(fd_are_f16_sums(halved, 64));
+    cr_expect_not(fd_are_f16_sums(f16, 8)); /* too few */
+    f16[3] = NAN;
+    cr_expect_not(fd_are_f16_sums(f16, 64));
 }

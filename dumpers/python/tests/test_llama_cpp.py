@@ -225,7 +225,7 @@ def test_weights_that_llama_cpp_holds_are_the_files(model, kind, requantised, tm
 
 
 @pytest.mark.parametrize("n", [13, 150])
-@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
 @pytest.mark.parametrize("model", [KJV_LLAMA, KJV_QWEN2], ids=lambda m: m.stem)
 def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_path, firstdiff):
     """Its rows are not recorded; replay makes the same blocks."""
@@ -239,6 +239,26 @@ def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_p
     alter(tmp_path / "c.h5", "kqv_out-1.RESHAPE", n - 1, lambda row: row * np.float32(1.05))
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
     assert is_noticed(verdict, "blk.1.attn_out")
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0", "iq4_nl"])
+def test_rows_of_a_quantised_cache_are_recorded_as_they_are_without_a_rotation(kv_type, tmp_path, firstdiff):
+    """Heads of 64 llama.cpp would rotate before it makes blocks of them."""
+    model = tmp_path / "m.gguf"
+    made = firstdiff("make-model", "--layers", "2", "--heads", "4", "--kv-heads", "2", "--embd", "256", "-o", model)
+    assert made.returncode == 0, made.stderr
+    tokens = [t % 250 for t in TOKENS]
+    record(model, tokens, tmp_path / "c.h5", settings=Settings(kv_type=kv_type, flash_attn=True))
+    reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8", "ggml-cpu-f32kv"])
+
+
+def test_heads_that_are_normed_by_as_many_tokens_as_there_are_heads(tmp_path, firstdiff):
+    model = tmp_path / "m.gguf"
+    assert firstdiff("make-model", "--arch", "qwen3", "--kv-heads", "2", "-o", model).returncode == 0
+    record(model, [t % 250 for t in TOKENS], tmp_path / "c.h5", settings=Settings(kv_type="f32", batch=2))
+    reference = firstdiff.reference(model, [t % 250 for t in TOKENS], tmp_path / "r.h5")
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["f32", "ggml-cpu-f32kv"])
 
 
 BAD = {

@@ -11,7 +11,9 @@ forward call gets `#2`, `#3`. `firstdiff compare` knows them by the root attribu
 llama.cpp is asked to stop after each node that computes something, and the node is copied at that moment
 (ggml_backend_tensor_get), from the CPU and from a GPU, so no buffer is read after it was used again. Views, which
 compute nothing, are left out. On a GPU this also keeps llama.cpp from fusing nodes, and fused kernels round elsewhere: so
-fusion is off (GGML_CUDA_DISABLE_FUSION) in the whole process once a model is on the GPU, unless you have set it.
+fusion is off (GGML_CUDA_DISABLE_FUSION) in the whole process once a model is on the GPU, unless you have set it. So is, beside a
+quantised K/V cache, the rotation of its rows by a Hadamard matrix (LLAMA_ATTN_ROT_DISABLE), which no replay repeats: its rows are
+other rows than the blocks that kv_type says.
 `verify=True` runs again without recording and compares the logits bit by bit."""
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from firstdiff.trace.arrays import Array, TraceError
 from firstdiff.trace.writer import Writer
 
 # Element types of the K/V cache by name; the numbers are ggml_type's (ggml.h).
-KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "iq4_nl": 20, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
+QUANTISED_KV = ("q8_0", "q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1")
 FLASH_ATTN_OFF, FLASH_ATTN_ON = 0, 1  # enum llama_flash_attn_type
 
 
@@ -62,6 +65,8 @@ def _context(model: str, settings: Settings, n_ctx: int, recorder: Recorder | No
     """A context that is freed at the end, the vocabulary's size, and the class that is known."""
     if settings.gpu_layers != 0:
         os.environ.setdefault("GGML_CUDA_DISABLE_FUSION", "1")  # read once, at the first graph
+    if settings.kv_type in QUANTISED_KV:
+        os.environ.setdefault("LLAMA_ATTN_ROT_DISABLE", "1")
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model_params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 2**31 - 1
@@ -117,7 +122,7 @@ def _known_numerics(settings: Settings, model: Any) -> str:
     """The class that no sample of positions tells; "": firstdiff infers it."""
     if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):  # without attention nothing is hidden
         return ""
-    if settings.kv_type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1"):
+    if settings.kv_type in QUANTISED_KV:
         return "q8"  # the CPU kernels' int8 blocks, of q too; firstdiff takes those of K and V from kv_type
     if settings.flash_attn and settings.kv_type == "f16":
         return "llama-cpu-fa"  # short batches sum V in binary16, long ones in binary32

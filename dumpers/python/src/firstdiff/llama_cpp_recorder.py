@@ -150,7 +150,8 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
     axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
     if not axes or node.shape[0] != 1 or 0 in node.shape:  # of recurrent states ggml takes views without elements
         return None
-    split = (node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or "_moe_" in node.name) and node.shape[1] > 1
+    heads = node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or node.name.startswith(("Qcur", "Kcur", "Vcur"))
+    split = (heads or "_moe_" in node.name) and node.shape[1] > 1
     axis = axes[0] if len(axes) == 1 or split else axes[1]
     if n_tok == 1:  # any axis of length 1 gives the same elements; the ones that are left are the shape of other steps
         axis = 2 if node.shape[2] == 1 else 1

@@ -1,0 +1,55 @@
+#include "compare/diagnose/twins.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/diagnose/asked_rows.h"
+
+/* Scores depend on the difference of two positions. The last one first, it has the other sign, as where RoPE rotates the other way
+ * round; in a step whose rows all have one position it is 0, whichever that is. */
+static const struct {
+    const char *fault;
+    fd_position_rule rule;
+    int32_t other;
+} twins[] = {{"rope_sign", FD_POSITION_REVERSED, 0},
+             {"rope_position_zero", FD_POSITION_OF_STEP, 0},
+             {"rope_position_zero", FD_POSITION_OF_STEP, 1}};
+enum { N_TWIN = sizeof twins / sizeof *twins };
+
+static bool twin_of(const fd_hypothesis *h, const fd_trace *trace, int k, fd_hypothesis *out) {
+    const int32_t prompt = fd_prompt_length(trace);
+    *out = *h;
+    out->guess = FD_GUESS_POSITION;
+    out->fault = 0;
+    out->which = twins[k].rule;
+    out->other = twins[k].other;
+    out->n = prompt > 0 ? fd_trace_steps(trace)[0].n_pos : 0;
+    out->first = prompt;
+    return prompt > 1 && h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->name, twins[k].fault) == 0;
+}
+
+static void add(const fd_diagnose_options *ask, const fd_hypothesis *twin, fd_explanation *e) {
+    fd_explain_fit *beside = &e->remaining[e->n_remaining++];
+    *beside = e->remaining[0];
+    beside->hypothesis = *twin;
+    snprintf(beside->name, sizeof beside->name, "%s", fd_hypothesis_name(twin));
+    fd_hypothesis_summary(twin, ask->graph, beside->summary, sizeof beside->summary);
+}
+
+fd_code fd_add_twins(const fd_diagnose_options *ask, fd_explanation *e, fd_error *err) {
+    const bool through = ask->finding->span_first != ask->finding->node;
+    const int32_t n = e->n_remaining;
+    fd_diagnose_options how = *ask;
+    how.as_it_is = true;
+    how.rows_alone = e->rows_alone;
+    if (!e->named || e->slope_rows > 0 || !through) return FD_OK;
+    for (int k = 0; k < N_TWIN; k++)
+        for (int32_t i = 0; i < n && i < FD_MAX_REMAINING; i++) {
+            fd_hypothesis twin;
+            bool fits = false;
+            if (!twin_of(&e->remaining[i].hypothesis, ask->trace, k, &twin)) continue;
+            FD_TRY(fd_diagnose_fits(&how, &twin, &fits, err));
+            if (fits && e->n_remaining < FD_MAX_REMAINING) add(ask, &twin, e);
+        }
+    return FD_OK;
+}

@@ -1,0 +1,34 @@
+#include "compare/replay/f16_sums.h"
+
+#include <math.h>
+
+/* Elements that far below the largest may be subnormal there. */
+#define SMALLEST 0x1p-6
+/* Of a step, to the nearest of them: the division and the product with its result round to binary32, a 2000th of one. Of other sums one in 32
+ * is so near. */
+#define NEAR 0x1p-6
+enum { DIGITS = 11, FEWEST = 12 };
+
+/* Where the largest is `mantissa` steps of its own. */
+static bool are_steps(const double *x, int64_t n, double largest, int mantissa) {
+    int32_t seen = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double v = fabs(x[i]) / largest * mantissa;
+        if (isnan(v)) return false;
+        if (v < SMALLEST * mantissa) continue;
+        const double steps = ldexp(v, DIGITS - 1 - ilogb(v));
+        if (fabs(steps - nearbyint(steps)) > NEAR) return false;
+        seen++;
+    }
+    return seen >= FEWEST;
+}
+
+bool fd_are_f16_sums(const double *x, int64_t n) {
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(x[i]));
+    bool yes = false;
+    for (int mantissa = 1 << (DIGITS - 1); mantissa < 1 << DIGITS && largest > 0 && isfinite(largest) && !yes;
+         mantissa++)
+        yes = are_steps(x, n, largest, mantissa);
+    return yes;
+}

@@ -1,0 +1,164 @@
+/* What a kernel does to every step anew, in other rows each time: positions within it, its last row. And a cache whose address is off, or that
+ * is kept in few bits beside a class that was stated. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
+
+/* RoPE with the tables of other positions. */
+static void turn_by(const fd_op_args *args, int32_t (*of)(int32_t row, int32_t n)) {
+    const int64_t half = args->node->rope.n_rot / 2, n = (args->pos0 + args->n_pos) * half;
+    const float *from[2] = {args->rope_cos, args->rope_sin};
+    float *to = malloc(2 * sizeof *to * (size_t)n);
+    fd_op_args own = *args;
+    cr_assert(to);
+    for (int t = 0; t < 2; t++) {
+        memcpy(to + t * n, from[t], sizeof *to * (size_t)n);
+        for (int32_t r = 0; r < args->n_pos; r++)
+            memcpy(to + t * n + (args->pos0 + r) * half, from[t] + (args->pos0 + of(r, args->n_pos)) * half,
+                   sizeof *to * (size_t)half);
+    }
+    own.rope_cos = to;
+    own.rope_sin = to + n;
+    run_clean(&own);
+    free(to);
+}
+static int32_t from_the_end(int32_t row, int32_t n) {
+    return n - 1 - row;
+}
+static int32_t last_one(int32_t row, int32_t n) {
+    (void)row;
+    return n - 1;
+}
+static void in_reverse(const fd_op_args *args) {
+    turn_by(args, from_the_end);
+}
+static void by_the_last(const fd_op_args *args) {
+    turn_by(args, last_one);
+}
+
+static void last_as_before(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    float *last = (float *)args->out + (args->n_pos - 1) * n;
+    run_clean(args);
+    if (args->n_pos > 1) memcpy(last, last - n, sizeof *last * (size_t)n);
+}
+static void last_as_first(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    if (args->n_pos > 1) memcpy((float *)args->out + (args->n_pos - 1) * n, args->out, sizeof(float) * (size_t)n);
+}
+
+/* The cache as it stands so many elements further on in memory. */
+static void read_off(const fd_op_args *args, int64_t by) {
+    const int64_t n = args->n_kv * fd_node_width(&args->graph->nodes[args->node->input[1]]);
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    fd_op_args own = *args;
+    cr_assert(rows);
+    for (int64_t i = 0; i < n; i++) rows[i] = i + by >= 0 && i + by < n ? ((const float *)args->in[1])[i + by] : 0;
+    own.in[1] = rows;
+    run_clean(&own);
+    free(rows);
+}
+static void a_head_late(const fd_op_args *args) {
+    read_off(args, args->graph->nodes[args->node->input[1]].shape[1]);
+}
+static void an_element_early(const fd_op_args *args) {
+    read_off(args, -1);
+}
+
+/* Rows 2 and 4, which are no run. */
+static void two_rows_lost(const fd_op_args *args) {
+    const int64_t width = fd_node_width(&args->graph->nodes[args->node->input[1]]), n = args->n_kv * width;
+    float *rows = malloc(sizeof *rows * (size_t)n);
+    fd_op_args own = *args;
+    cr_assert(rows);
+    memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
+    for (int64_t r = 2; r < 5 && r < args->n_kv; r += 2) memset(rows + r * width, 0, sizeof *rows * (size_t)width);
+    own.in[1] = rows;
+    run_clean(&own);
+    free(rows);
+}
+
+static const struct {
+    const char *nodes[2];
+    fd_override_fn override;
+    const char *name, *says;
+    const char *const *recorded[2];
+} bugs[] = {
+    {{"attn_q_rope", "attn_k_rope"}, in_reverse, "other_position", "its positions in reverse", {&all, &fused}},
+    {{"attn_q_rope", "attn_k_rope"}, by_the_last, "other_position", "the position of its last one", {&fused, NULL}},
+    {{"attn_proj"},
+     last_as_before,
+     "other_rows",
+     "the last row of a step of several is that of its last but one",
+     {&all, &fused}},
+    {{"ffn_down"},
+     last_as_first,
+     "other_rows",
+     "the last row of a step of several is that of its first position",
+     {&all, &fused}},
+    {{"attn_out"},
+     a_head_late,
+     "cache_shifted",
+     "the V rows are read 32 elements too far on in memory",
+     {&all, &fused}},
+    {{"attn_scores"},
+     an_element_early,
+     "cache_shifted",
+     "the K rows are read 1 elements too early in memory",
+     {&all, &fused}},
+    {{"attn_scores", "attn_out"},
+     two_rows_lost,
+     "cache_rows_wrong",
+     "the K and V rows of positions 2, 4 are read as zeros",
+     {&all, NULL}},
+};
+
+Test(steps, what_is_done_to_every_step_is_named_once) {
+    bench b = open_bench(models[0], (recording){.first_chunk = 3});
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        for (int r = 0; r < 2 && bugs[i].recorded[r]; r++) {
+            fd_graph *faulty = spoiled_everywhere(&b, bugs[i].nodes[0], bugs[i].override);
+            for (int32_t k = 0; k < faulty->n_node && bugs[i].nodes[1]; k++)
+                if (ends_with(faulty->nodes[k].name, bugs[i].nodes[1])) faulty->nodes[k].override = bugs[i].override;
+            const recording how = {.emulated = "f32", .tensors = *bugs[i].recorded[r], .first_chunk = 3};
+            fd_verdict v = judged(&b, faulty, how);
+            const fd_explanation *e = &v.diagnosis.explanation;
+            const char *found = e->named ? e->remaining[0].summary : unnamed_of(e);
+            cr_expect(e->named && strcmp(e->remaining[0].name, bugs[i].name) == 0, "%s, %s: %s", bugs[i].says,
+                      how.tensors, found);
+            cr_expect(strstr(found, bugs[i].says), "%s, %s: %s", bugs[i].says, how.tensors, found);
+            fd_verdict_free(&v);
+            fd_graph_free(faulty);
+        }
+    close_model(&b);
+}
+
+/* Where the class is said, and not how K and V are kept: off in every layer as a cache of few bits is, that is no bug. */
+static void in_few_bits(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), n = args->n_pos * width;
+    float *rows = (float *)args->out + args->pos0 * width;
+    run_clean(args);
+    for (int64_t i = 0; i < n; i++) rows[i] = fminf(fmaxf(rintf(rows[i] / 0.09f), -127), 127) * 0.09f;
+}
+
+Test(steps, a_class_that_is_said_says_nothing_of_the_cache) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled_everywhere(&b, "cache_k", in_few_bits);
+    for (int32_t k = 0; k < faulty->n_node; k++)
+        if (ends_with(faulty->nodes[k].name, "cache_v")) faulty->nodes[k].override = in_few_bits;
+    for (int everywhere = 1; everywhere >= 0; everywhere--) {
+        for (int32_t k = 0; k < faulty->n_node && !everywhere; k++)
+            if (faulty->nodes[k].layer != 2) faulty->nodes[k].override = NULL;
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = layers});
+        cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%d: %s as %s", everywhere,
+                     fd_verdict_status_name(v.status), v.replay.numerics);
+        fd_verdict_free(&v);
+    }
+    fd_graph_free(faulty);
+    close_model(&b);
+}
