@@ -8,11 +8,12 @@
 #include "compare/diagnose/trial_rows.h"
 
 /* Of the size of the result. e4m3 keeps four bits of a value: two such factors leave a twenty-seventh, e5m2's and one scale a batch more.
- * int8 with one scale a row leaves a hundredth, and rounding the result to bfloat16 a six-hundredth. */
+ * int8 with one scale a row leaves a hundredth. Rounding the result leaves half a unit roundoff. */
 #define MOST_ERROR  0x1p-3
-#define LEAST_ERROR 2.0 /* unit roundoffs of the type that holds the result */
-/* Along the result, of the error; or eight standard errors. */
-#define MOST_ALONG 0.1
+#define LEAST_ERROR 1.0 /* unit roundoffs of the type that holds the result */
+/* Along the result, of the error, or eight standard errors: a matrix turns errors into few directions, and scales of FP8 weights are off
+ * by a part of their last bit. */
+#define MOST_ALONG 0.25
 /* Of the error in one row (those of a row go with its largest value, and with how much cancels), or in one eighth of the elements. */
 #define LEAST_ROW  0.1
 #define LEAST_PART 0.25
@@ -68,16 +69,17 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
-static bool is_recorded(const fd_diagnose_options *ask, int32_t i) {
-    return !(ask->ignored && ask->ignored[i]) && fd_trace_has_data(ask->trace, ask->graph->nodes[i].name);
-}
-
-/* A product of the layers whose input was recorded. Routers stay as they are in such engines. */
-static bool may_be_one(const fd_diagnose_options *ask, int32_t i) {
+/* A recorded product of the layers. Routers stay as they are in such engines. */
+static bool is_product(const fd_diagnose_options *ask, int32_t i) {
     const fd_node *node = &ask->graph->nodes[i];
     const bool is_router = node->weight[0] >= 0 && strstr(ask->graph->weights[node->weight[0]].name, "ffn_gate_inp");
-    return node->op == FD_OP_MATMUL && node->layer >= 0 && !is_router && is_recorded(ask, i) && node->input[0] >= 0 &&
-           is_recorded(ask, node->input[0]);
+    return node->op == FD_OP_MATMUL && node->layer >= 0 && !is_router && !(ask->ignored && ask->ignored[i]) &&
+           fd_trace_has_data(ask->trace, node->name);
+}
+
+/* Large biases hide what the factors leave: the error goes with the rounding of the sum then. */
+static bool has_bias(const fd_node *node) {
+    return node->weight[1] >= 0;
 }
 
 static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
@@ -94,10 +96,12 @@ fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attributio
         const fd_node_finding *f = &of->introduced[i];
         const bool departs = f->finding != FD_FOUND_NOTHING && f->span_first == i;
         product p = {0};
-        if (may_be_one(ask, i)) FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
+        if (is_product(ask, i) && !has_bias(&ask->graph->nodes[i]))
+            FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
         n += p.seen;
         n_own += p.own;
-        if (departs && !p.own && is_before(of, i, out->other)) out->other = i;
+        const bool untold = is_product(ask, i) && has_bias(&ask->graph->nodes[i]);
+        if (departs && !p.own && !untold && is_before(of, i, out->other)) out->other = i;
         if (p.own) out->error = fmax(out->error, p.error);
     }
     out->are = n >= FEWEST_PRODUCTS && 4 * n_own >= 3 * n;

@@ -75,7 +75,8 @@ static bool is_too_coarse(const search *s, int32_t i) {
     const fd_numerics_class *c = s->class_[i];
     double stored = s->found->stored;
     if (i > 0 && fd_evidence_refutes_table(s->seen, c)) return true;
-    bool keeps_more = c->u_out <= 0x1p-24 && (fd_class_sums_in_16_bits(c) || c->u_in > stored);
+    const bool coarse_factors = c->u_in > stored || (c->u_factor > stored && c->u_shown <= 0);
+    bool keeps_more = c->u_out <= 0x1p-24 && (fd_class_sums_in_16_bits(c) || coarse_factors);
     return stored > 0x1p-24 && (c->u_out > stored || keeps_more);
 }
 
@@ -210,4 +211,9 @@ int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
         if (fd_case_is_for_sums_alone(&c->at[i]) && !c->refuted[i] && all_explained) return i;
     }
     return chosen;
+}
+
+bool fd_case_hides_its_steps(const fd_class_cases *c, int32_t i) {
+    const fd_numerics_class *numerics = c->at[i].numerics;
+    return c->stored > 0x1p-24 && fd_class_rounds_to_steps(numerics) && numerics->u_shown <= 0;
 }
