@@ -77,7 +77,7 @@ static bool is_product(const fd_diagnose_options *ask, int32_t i) {
            fd_trace_has_data(ask->trace, node->name);
 }
 
-/* Large biases hide what the factors leave: the error goes with the rounding of the sum then. */
+/* Large biases hide what the factors leave: then the error goes with the rounding of the sum, and says nothing. */
 static bool has_bias(const fd_node *node) {
     return node->weight[1] >= 0;
 }
@@ -96,9 +96,8 @@ fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attributio
         const fd_node_finding *f = &of->introduced[i];
         const bool departs = f->finding != FD_FOUND_NOTHING && f->span_first == i;
         product p = {0};
-        if (is_product(ask, i) && !has_bias(&ask->graph->nodes[i]))
-            FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
-        n += p.seen;
+        if (is_product(ask, i)) FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
+        n += p.own || (p.seen && !has_bias(&ask->graph->nodes[i]));
         n_own += p.own;
         const bool untold = is_product(ask, i) && has_bias(&ask->graph->nodes[i]);
         if (departs && !p.own && !untold && is_before(of, i, out->other)) out->other = i;

@@ -101,6 +101,9 @@ fd_class_need fd_evidence_need(const fd_evidence *evidence, const fd_class_case 
  * by repeating the engine's roundings. */
 bool fd_evidence_other_kernel(const fd_evidence *evidence, const fd_class_case *c, const fd_class_case *best);
 
+/* The product with the output matrix; what follows are logits too, scaled or capped. */
+int32_t fd_first_of_logits(const fd_graph *graph);
+
 /* Tensors that were seen, and of those with values that a type of so many bits of mantissa cannot hold. Logits with such
  * values say nothing beside tensors that have none. */
 typedef struct fd_storage {
