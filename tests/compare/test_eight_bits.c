@@ -34,6 +34,7 @@ Test(eight_bits, products_of_8_bit_factors_are_how_the_engine_multiplies) {
             fd_verdict v = verdict_of(&b, graph, tensors[i % 2]);
             cr_expect_eq(v.status, FD_INCOMPLETE, "%s %d: %s at %s as %s", models[m], i,
                          fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics);
+            cr_expect(strncmp(v.replay.numerics, "hf-bf16", 7) == 0, "%s %d: %s", models[m], i, v.replay.numerics);
             if (tensors[i % 2] == all) /* else spans are so wide that other reasons come first */
                 cr_expect(v.reasons.n > 0 && v.reasons.items[0].kind == FD_REASON_MIXED_CLASS, "%s %d", models[m], i);
             fd_verdict_free(&v);
