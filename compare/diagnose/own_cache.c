@@ -9,6 +9,7 @@
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
 #include "compare/replay/replay.h"
+#include "faults/faults.h"
 
 /* Of the size of the result: four bits leave an eighth of a value. */
 #define MOST_ERROR 0.2
@@ -23,7 +24,7 @@
 #define OUTSTANDING 4.0
 /* Of the error in one eighth of the elements. */
 #define LEAST_PART 0.25
-enum { PARTS = 8, FEWEST_ROWS = 3 };
+enum { PARTS = 8, FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
 
 typedef struct own_cache {
     bool is;
@@ -51,7 +52,8 @@ static int in_order(const void *a, const void *b) {
 static bool are_together(double *times, int32_t n) {
     qsort(times, (size_t)n, sizeof *times, in_order);
     const double middle = times[n / 2];
-    return times[n - 1 - n / 4] <= MOST_APART * times[n / 4] && times[n - 1] <= MOST_FROM_MIDDLE * middle &&
+    const int32_t last = n - 1 - n / AN_OUTSIDER; /* a row that chose another expert */
+    return times[n - 1 - n / 4] <= MOST_APART * times[n / 4] && times[last] <= MOST_FROM_MIDDLE * middle &&
            middle <= MOST_FROM_MIDDLE * times[0];
 }
 
@@ -151,6 +153,17 @@ static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_findin
     return code;
 }
 
+/* Of the tensors of its kind more depart than do not: what is kept so is so in every layer. */
+static bool in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+    int32_t n_depart = 0, n_within = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) continue;
+        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
+        n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
+    }
+    return n_depart > n_within;
+}
+
 fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                         fd_error *err) {
     own_cache own = {.is = of->found};
@@ -159,7 +172,8 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
         there.finding = &of->introduced[i];
         there.whole_run = there.finding->step > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
-        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z);
+        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
+                 in_most_layers(ask->graph, of, i);
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
         own.is &= !later;
