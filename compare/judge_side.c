@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "compare/diagnose/class_by_bug.h"
+#include "compare/diagnose/fused_class.h"
 #include "compare/diagnose/misrecorded.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/measure/measure.h"
@@ -93,6 +94,8 @@ static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_cla
     FD_TRY(attribute_in_class(c, which, &how, out, err));
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, &class_->evidence, err));
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(unfuse_attention(&how, out, err));
+    if (class_->source == FD_CLASS_INFERRED && how.numerics == out->numerics)
+        FD_TRY(fd_refute_unfused_class(&how, out, &class_->evidence, err));
     if (how.numerics == out->numerics) return FD_OK;
     forget_attribution(c, which, out);
     return attribute_in_class(c, which, &how, out, err);

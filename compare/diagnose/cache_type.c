@@ -121,6 +121,19 @@ static void list_classes(search *s) {
     }
 }
 
+/* Rows of K and of V are whole blocks of these types. */
+static bool can_be_kept(const fd_graph *graph, const char *pair) {
+    uint32_t k, v;
+    fd_error none;
+    bool all = fd_kv_types_parse(pair, &k, &v, &none) == FD_OK;
+    for (int32_t i = 0; i < graph->n_node && all; i++) {
+        const fd_node *node = &graph->nodes[i];
+        const int64_t n = fd_node_row_stride(node, 0);
+        if (node->op == FD_OP_KV_WRITE) all = fd_dtype_row_bytes(k, n) >= 0 && fd_dtype_row_bytes(v, n) >= 0;
+    }
+    return all;
+}
+
 /* The pair that leaves least of those that explain all; *type "": there is none. */
 static fd_code find_best(search *s, char *type, size_t size, fd_error *err) {
     const bool wide = s->of->first.node - s->of->first.span_first > WIDE_SPAN;
@@ -129,6 +142,7 @@ static fd_code find_best(search *s, char *type, size_t size, fd_error *err) {
     for (int32_t i = 0; i < (wide ? PAIRS_OF_WIDE : N_PAIR) && best > SURELY && s->spent < MOST_SPENT; i++) {
         char pair[16];
         pair_at(i, pair, sizeof pair);
+        if (!can_be_kept(s->how.graph, pair)) continue;
         s->how.kv_type = pair;
         for (int k = 0; k < s->n_class; k++) {
             double left;

@@ -9,30 +9,53 @@
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
 #include "compare/replay/replay.h"
+#include "faults/faults.h"
 
 /* Of the size of the result: four bits leave an eighth of a value. */
 #define MOST_ERROR 0.2
-/* Between rows: how much larger the errors are than those of a rounding that is known. A bug that spares the first position, as all of
- * keys do, or grows with it is far outside. */
-#define MOST_APART 4.0
+/* Between the middle half of the rows: how much larger the errors are than those of a rounding that is known; and between any row and the
+ * middle one (the first row of a later step reads hardly more than other steps' rows, which the known rounding leaves alone). A bug that
+ * spares the first position, as all of keys do, or grows with it is far outside. */
+#define MOST_APART       4.0
+#define MOST_FROM_MIDDLE 8.0
 /* Along the result, of the error; of a factor all of it is. Values so many times as large as most are left aside: a stream has a few that
  * outweigh all others. */
 #define MOST_ALONG  0.4
 #define OUTSTANDING 4.0
 /* Of the error in one eighth of the elements. */
 #define LEAST_PART 0.25
-enum { PARTS = 8, FEWEST_ROWS = 3 };
+enum { PARTS = 8, FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
 
 typedef struct own_cache {
     bool is;
     double error; /* relative, the largest so far */
 } own_cache;
 
-/* What rounding leaves of a value goes with it, or with the largest of its row or step. */
+/* What rounding leaves of a value goes with it, or with the largest of its row or step; in the cache, or in what products of an engine of
+ * 16-bit tensors read: one of binary32 tensors shows more of how it multiplies. */
 static const struct {
     int32_t type;
     fd_scale_of scale;
-} known[] = {{FD_ROUND_E4M3, FD_SCALE_NONE}, {FD_ROUND_INT8, FD_SCALE_ROW}, {FD_ROUND_INT8, FD_SCALE_STEP}};
+    int32_t which;
+    fd_op op;
+} known[] = {{FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
+             {FD_ROUND_INT8, FD_SCALE_ROW, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
+             {FD_ROUND_INT8, FD_SCALE_STEP, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
+             {FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_INPUT, FD_OP_MATMUL}};
+
+static int in_order(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts them. */
+static bool are_together(double *times, int32_t n) {
+    qsort(times, (size_t)n, sizeof *times, in_order);
+    const double middle = times[n / 2];
+    const int32_t last = n - 1 - n / AN_OUTSIDER; /* a row that chose another expert */
+    return times[n - 1 - n / 4] <= MOST_APART * times[n / 4] && times[last] <= MOST_FROM_MIDDLE * middle &&
+           middle <= MOST_FROM_MIDDLE * times[0];
+}
 
 /* The errors in each row are so many times the change by a rounding that is known. */
 static fd_code goes_with(const fd_trial_rows *rows, int which, bool *yes, fd_error *err) {
@@ -40,23 +63,26 @@ static fd_code goes_with(const fd_trial_rows *rows, int which, bool *yes, fd_err
     const fd_hypothesis h = {.guess = FD_GUESS_ROUNDED,
                              .node = -1,
                              .layer = FD_ANY_LAYER,
-                             .ops = FD_OP_KV_WRITE + 1,
+                             .which = known[which].which,
+                             .ops = (int32_t)known[which].op + 1,
                              .other = known[which].type,
                              .n = known[which].scale};
-    double least = INFINITY, most = 0;
+    const int32_t n = r->args.n_pos - r->n_unjudged;
     fd_variant v;
-    FD_TRY(fd_evaluate(rows->bench, &h, r->args.node->id, false, &v, err));
-    bool known_all = v.state == FD_VARIANT_COMPUTED && r->args.n_pos - r->n_unjudged >= FEWEST_ROWS;
-    for (int32_t p = r->n_unjudged; p < r->args.n_pos && known_all; p++) {
-        const double change = fd_trial_change_of_row(rows, v.rows, p);
-        const double times = fd_trial_change_of_row(rows, r->output, p) / change;
-        known_all = times > 0 && isfinite(times);
-        least = fmin(least, times);
-        most = fmax(most, times);
+    double *times = malloc(sizeof *times * (size_t)(n > 0 ? n : 1));
+    *yes = false;
+    if (!times) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    fd_code code = fd_evaluate(rows->bench, &h, r->args.node->id, false, &v, err);
+    bool known_all = code == FD_OK && v.state == FD_VARIANT_COMPUTED && n >= FEWEST_ROWS;
+    for (int32_t i = 0; i < n && known_all; i++) {
+        const int32_t p = r->n_unjudged + i;
+        times[i] = fd_trial_change_of_row(rows, r->output, p) / fd_trial_change_of_row(rows, v.rows, p);
+        known_all = times[i] > 0 && isfinite(times[i]);
     }
-    fd_variant_free(&v);
-    *yes = known_all && most <= MOST_APART * least;
-    return FD_OK;
+    if (known_all) *yes = are_together(times, n);
+    if (code == FD_OK) fd_variant_free(&v);
+    free(times);
+    return code;
 }
 
 /* No direction, and everywhere in a row alike. */
@@ -100,18 +126,24 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && is_unordered(&rows, &error)) {
         out->error = fmax(out->error, error);
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
-            code = goes_with(&rows, i, &out->is, err);
+            if (known[i].op == FD_OP_KV_WRITE || request->numerics->u_out > 0x1p-24)
+                code = goes_with(&rows, i, &out->is, err);
     }
     fd_trial_rows_close(&rows);
     return code;
 }
 
+/* Bounds: rows that are within them when others are beyond by less were not seen to be right. */
+#define LITTLE_BEYOND 2.0
+
 /* A cache that is kept so is from its first row on: rows before, past position 0, were seen to be right. */
 static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_finding *f, bool *yes, fd_error *err) {
     const fd_node *node = &ask->graph->nodes[f->node];
     const int32_t in_trace = fd_trace_find(ask->trace, node->name), n_kv = f->pos + 1;
-    double *row = in_trace < 0 ? NULL : malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, n_kv));
+    double *row =
+        in_trace < 0 || f->z <= LITTLE_BEYOND ? NULL : malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, n_kv));
     *yes = false;
+    if (f->z <= LITTLE_BEYOND) return FD_OK;
     if (in_trace >= 0 && !row) return fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
     fd_code code = FD_OK;
     for (int32_t p = 1; p < f->pos && row && code == FD_OK && !*yes; p++)
@@ -121,14 +153,27 @@ static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_findin
     return code;
 }
 
+/* Of the tensors of its kind more depart than do not: what is kept so is so in every layer. */
+static bool in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+    int32_t n_depart = 0, n_within = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) continue;
+        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
+        n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
+    }
+    return n_depart > n_within;
+}
+
 fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                         fd_error *err) {
     own_cache own = {.is = of->found};
     for (int32_t i = 0; i < ask->graph->n_node && own.is; i++) {
         fd_diagnose_options there = *ask;
         there.finding = &of->introduced[i];
+        there.whole_run = there.finding->step > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
-        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z);
+        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
+                 in_most_layers(ask->graph, of, i);
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
         own.is &= !later;
@@ -160,8 +205,8 @@ fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of,
     }
     FD_TRY(fd_is_own_cache(ask, of, &error, yes, err));
     snprintf(to, size,
-             "off by %.1g of it in no direction, as where K and V are kept in 8 bits or fewer with scales that the "
-             "engine was given, or are rotated before, as llama.cpp does",
+             "off by %.1g of it in no direction, as where K and V, or what products read, are kept in 8 bits or fewer "
+             "with scales that the engine was given, or K and V are rotated before, as llama.cpp does",
              error);
     return FD_OK;
 }

@@ -1,5 +1,6 @@
 /* A cache kept in few bits by a rule that nobody can see, because K and V were not recorded: with scales that the engine was given.
- * The values cannot be found, but how large the errors are can: row by row as rounding the cache makes them, in no direction. */
+ * The values cannot be found, but how large the errors are can: row by row as rounding the cache makes them, in no direction. Through
+ * whole layers products that read 8 bits look like that, too. */
 #ifndef FD_COMPARE_DIAGNOSE_OWN_CACHE_H
 #define FD_COMPARE_DIAGNOSE_OWN_CACHE_H
 

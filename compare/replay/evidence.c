@@ -193,19 +193,27 @@ void fd_evidence_add_typical(void *user, const fd_attribution_row *row) {
     seen->unknown = row->node->op == FD_OP_TOP_K || !(squares <= size);
 }
 
+int32_t fd_first_of_logits(const fd_graph *graph) {
+    int32_t i = graph->n_node - 1;
+    while (i > 0 && graph->nodes[i].op != FD_OP_MATMUL && graph->nodes[i].layer < 0) i--;
+    return graph->nodes[i].op == FD_OP_MATMUL && graph->nodes[i].layer < 0 ? i : graph->n_node - 1;
+}
+
 fd_storage fd_evidence_storage(const fd_evidence *e, const fd_numerics_class *numerics) {
     bool bf16 = numerics->u_out > 0x1p-11;
     fd_storage s = {.digits = bf16 ? BF16_DIGITS : F16_DIGITS};
-    int32_t logits = e->graph->n_node - 1;
+    const int32_t logits = fd_first_of_logits(e->graph);
     for (int32_t i = 0; i < logits; i++) {
         if (is_copy(&e->graph->nodes[i]) || !e->seen[i]) continue;
         s.n_seen++;
         s.n_wide += e->wide[2 * i + bf16];
     }
     /* engines of 16-bit tensors give logits in binary32 */
-    if (e->seen[logits] && (s.n_seen == 0 || s.n_wide > 0)) {
+    const bool others_are_narrow = s.n_seen > 0 && s.n_wide == 0;
+    for (int32_t i = logits; i < e->graph->n_node && !others_are_narrow; i++) {
+        if (!e->seen[i]) continue;
         s.n_seen++;
-        s.n_wide += e->wide[2 * logits + bf16];
+        s.n_wide += e->wide[2 * i + bf16];
     }
     if (numerics->u_out <= 0x1p-24) s.n_wide = 0;
     return s;

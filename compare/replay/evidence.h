@@ -107,6 +107,9 @@ bool fd_evidence_factors_are_others(const fd_evidence *evidence, const fd_class_
  * by repeating the engine's roundings. */
 bool fd_evidence_other_kernel(const fd_evidence *evidence, const fd_class_case *c, const fd_class_case *best);
 
+/* The product with the output matrix; what follows are logits too, scaled or capped. */
+int32_t fd_first_of_logits(const fd_graph *graph);
+
 /* Tensors that were seen, and of those with values that a type of so many bits of mantissa cannot hold. Logits with such
  * values say nothing beside tensors that have none. */
 typedef struct fd_storage {

@@ -64,7 +64,7 @@ static int32_t leaves_least(const fd_class_cases *c) {
 /* The strictest class that fits and is not refuted; of a trace in 16 bits one of as few, because finer classes fit
  * as well where those bits hide what they would have kept. */
 static int32_t choose(const fd_class_cases *c, int32_t *least) {
-    int32_t leaves_nothing = leaves_least(c), chosen = 0, same_type = -1;
+    int32_t leaves_nothing = leaves_least(c), chosen = -1, same_type = -1, of_least_room = 0;
     bool another = false; /* shows itself, and fits where that one does not */
     *least = INT32_MAX;
     for (int32_t i = 0; i < c->n; i++)
@@ -78,12 +78,13 @@ static int32_t choose(const fd_class_cases *c, int32_t *least) {
     }
     for (int32_t i = c->n - 1; i >= 0; i--) {
         bool of_type = c->at[i].numerics->u_out >= c->stored;
-        if (c->refuted[i]) continue;
+        if (c->refuted[i] || fd_case_hides_its_steps(c, i)) continue;
         if (fits(c, i, *least)) chosen = i;
+        if (of_type) of_least_room = i;
         /* wide bounds are no reason against the type that the values have */
         if (of_type && (fits(c, i, *least) || (c->stored > 0x1p-24 && c->at[i].n_outside == 0))) same_type = i;
     }
-    return same_type >= 0 ? same_type : chosen;
+    return same_type >= 0 ? same_type : chosen >= 0 ? chosen : of_least_room;
 }
 
 /* The class itself is shown, or one that fits as well and says less: f16 where products round and attention does

@@ -7,12 +7,14 @@
 #include "compare/replay/in_order.h"
 
 /* Unit roundoff of the type in which most of the trace's tensors are stored: an engine that keeps them in 16 bits
- * rounds every result to 16 bits. */
-static double stored_roundoff(const fd_trace *trace) {
+ * rounds every result to 16 bits, but logits as a rule. */
+static double stored_roundoff(const fd_graph *graph, const fd_trace *trace) {
+    const int32_t logits = fd_first_of_logits(graph);
     int32_t n = 0, n_f16 = 0, n_bf16 = 0;
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         const fd_trace_node *node = fd_trace_node_at(trace, i);
-        n += node->has_data;
+        const bool widened = node->dtype == FD_F32 && fd_graph_find(graph, node->name) >= logits;
+        n += node->has_data && !widened;
         n_f16 += node->has_data && node->dtype == FD_F16;
         n_bf16 += node->has_data && node->dtype == FD_BF16;
     }
@@ -75,7 +77,8 @@ static bool is_too_coarse(const search *s, int32_t i) {
     const fd_numerics_class *c = s->class_[i];
     double stored = s->found->stored;
     if (i > 0 && fd_evidence_refutes_table(s->seen, c)) return true;
-    bool keeps_more = c->u_out <= 0x1p-24 && (fd_class_sums_in_16_bits(c) || c->u_in > stored);
+    const bool coarse_factors = c->u_in > stored || (c->u_factor > stored && c->u_shown <= 0);
+    bool keeps_more = c->u_out <= 0x1p-24 && (fd_class_sums_in_16_bits(c) || coarse_factors);
     return stored > 0x1p-24 && (c->u_out > stored || keeps_more);
 }
 
@@ -188,7 +191,7 @@ static bool take_case(void *user, int32_t i) {
 fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evidence, fd_class_cases *out,
                        fd_error *err) {
     search s = {.o = options, .seen = evidence, .found = out};
-    *out = (fd_class_cases){.stored = stored_roundoff(options->cand)};
+    *out = (fd_class_cases){.stored = stored_roundoff(options->graph, options->cand)};
     list_classes(&s);
     const fd_jobs others = {1, s.n, fd_products_callers(options->device), &s, is_needless, try_class, take_case};
     /* the finest by itself: what it leaves, and what was seen of storage, says which others are worth it */
@@ -220,4 +223,9 @@ int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
         if (fd_case_is_for_sums_alone(&c->at[i]) && !c->refuted[i] && all_explained) return i;
     }
     return chosen;
+}
+
+bool fd_case_hides_its_steps(const fd_class_cases *c, int32_t i) {
+    const fd_numerics_class *numerics = c->at[i].numerics;
+    return c->stored > 0x1p-24 && fd_class_rounds_to_steps(numerics) && numerics->u_shown <= 0;
 }

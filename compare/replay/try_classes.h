@@ -40,4 +40,7 @@ bool fd_case_is_for_sums_alone(const fd_class_case *c);
 /* Beside a cache in binary16: the case where such sums leave nothing of what the chosen one leaves, else that one. */
 int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen);
 
+/* Results of 16 bits have room for steps that the class says the engine takes, and for others: nothing shows them. */
+bool fd_case_hides_its_steps(const fd_class_cases *cases, int32_t i);
+
 #endif

@@ -25,6 +25,19 @@ static void in_tf32(float *row, int64_t n) {
     fd_round_row(FD_EMULATE_TF32, row, row, n);
 }
 
+/* Four bits, the largest 448; below 2^-6 in steps of 2^-9. */
+static void in_e4m3(float *row, int64_t n) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(row[i]));
+    const float scale = most / 448;
+    for (int64_t i = 0; i < n && most > 0; i++) {
+        int exponent;
+        frexpf(row[i] / scale, &exponent);
+        const float step = ldexpf(1, exponent - 4 > -9 ? exponent - 4 : -9);
+        row[i] = scale * step * rintf(row[i] / scale / step);
+    }
+}
+
 typedef void (*round_fn)(float *row, int64_t n);
 
 /* The product of rounded factors; then it is rounded itself, and its bias is added in binary32. NULL: as it is. */
@@ -78,6 +91,12 @@ void bf16_products(const fd_op_args *args) {
 }
 void bf16_activations(const fd_op_args *args) {
     multiply(args, in_bf16, NULL, in_bf16);
+}
+void int8_products(const fd_op_args *args) {
+    multiply(args, in_int8, in_int8, in_bf16);
+}
+void fp8_products(const fd_op_args *args) {
+    multiply(args, in_e4m3, in_e4m3, in_bf16);
 }
 void int8_rows(const fd_op_args *args) {
     multiply(args, in_int8, NULL, NULL);

@@ -13,6 +13,8 @@ void bf16_activations(const fd_op_args *args); /* and products; weights are as t
 void f16_activations(const fd_op_args *args);
 void int8_rows(const fd_op_args *args);     /* activations, one scale a row */
 void int8_both(const fd_op_args *args);     /* weights too */
+void int8_products(const fd_op_args *args); /* activations and weights, one scale a row; results in bfloat16 */
+void fp8_products(const fd_op_args *args);  /* the same in e4m3 */
 void int8_batch(const fd_op_args *args);    /* one scale for the whole batch, and a zero point */
 void off_by_scales(const fd_op_args *args); /* weights' blocks of 32 with scales in bfloat16 */
 

@@ -2,6 +2,7 @@
  * are sums of V in binary16. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "compare/replay/f16_sums.h"
@@ -136,4 +137,50 @@ Test(attention_classes, numbers_of_11_bits_times_one_are_told_from_others) {
     cr_expect_not(fd_are_f16_sums(f16, 8)); /* too few */
     f16[3] = NAN;
     cr_expect_not(fd_are_f16_sums(f16, 64));
+}
+
+static void rounded_to_bf16(const fd_op_args *args) {
+    run_clean(args);
+    fd_round_row(FD_EMULATE_BF16, args->out, args->out, args->n_pos * fd_node_row_stride(args->node, args->n_kv));
+}
+
+/* bfloat16 tensors, but scores and weights, which a fused kernel keeps to itself. */
+static fd_graph *fused_in_bf16(const bench *b) {
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (!graph->nodes[i].over_kv && graph->nodes[i].op != FD_OP_KV_WRITE)
+            graph->nodes[i].override = rounded_to_bf16;
+    return graph;
+}
+
+/* The class of attention that rounds its scores has room for a bug of the size, and would be inferred because of it. */
+Test(attention_classes, a_small_bug_of_fused_attention_is_no_reason_for_scores_in_16_bits) {
+    static const char tensors[] =
+        "token_embd,*norm,*attn_[qkv],*rope,*cache*,*attn_out,*proj,*inp,*gate,*up,*act,*down,*l_out,logits";
+    static const struct {
+        int model;
+        const char *layer; /* whose scores are off by a factor */
+        float factor;
+    } of[] = {{0, "blk.2", 1}, {0, "blk.2", 1.04f}, {1, "blk.3", 1}, {1, "blk.3", 1.12f}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const bool bug = of[i].factor > 1;
+        char scores[64], out[64];
+        snprintf(scores, sizeof scores, "%s.attn_scores", of[i].layer);
+        snprintf(out, sizeof out, "%s.attn_out", of[i].layer);
+        bench b = open_bench(models[of[i].model], (recording){0});
+        fd_graph *graph = fused_in_bf16(&b);
+        graph->nodes[fd_graph_find(graph, scores)].scale *= of[i].factor;
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = tensors, .store = FD_BF16};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        cr_expect_str_eq(v.replay.numerics, "hf-bf16-fa", "%zu: %s", i, v.replay.numerics);
+        if (bug)
+            expect_at(&v, out, v.replay.numerics);
+        else
+            cr_expect_eq(v.status, FD_NOISE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
 }

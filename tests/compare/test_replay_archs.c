@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/replay/evidence.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/ops/shared_files.h"
@@ -132,6 +133,17 @@ Test(replay_archs, faults_are_found_at_their_node_in_noise) {
                              cases[i].arch, classes[k], v.divergence.node);
             fd_verdict_free(&v);
         }
+        close_model(&b);
+    }
+}
+
+/* What follows the last product is the logits, capped or scaled: engines of 16-bit tensors widen all of it. */
+Test(replay_archs, logits_begin_with_the_last_product) {
+    static const char *const first[] = {"logits", "logits_raw"};
+    for (int a = 0; a < 2; a++) {
+        bench b = open_arch(archs[a]);
+        const int32_t i = fd_first_of_logits(b.graph);
+        cr_expect_str_eq(b.graph->nodes[i].name, first[a], "%s: %s", archs[a], b.graph->nodes[i].name);
         close_model(&b);
     }
 }

@@ -1,0 +1,77 @@
+/* Engines of bfloat16 tensors with something in 8 bits, which no class repeats: products with FP8 or int8 factors. They are no bug, a bug beside
+ * them is one. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "tests/compare/mixed_products.h"
+#include "tests/compare/replay_bench.h"
+
+static const char all[] = "*norm,*attn_[qkv],*rope,*cache*,*attn_out,*proj,*inp,*gate,*up,*act,*down,*l_out,logits",
+                  fused[] = "*norm,*attn_[qkv],*proj,*inp,*down,*l_out,logits";
+
+/* All products of the layers in `how`. */
+static fd_graph *engine(const bench *b, fd_override_fn how) {
+    fd_graph *graph;
+    fd_error err = {0};
+    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_MATMUL && graph->nodes[i].layer >= 0) graph->nodes[i].override = how;
+    return graph;
+}
+
+static fd_verdict verdict_of(const bench *b, const fd_graph *graph, const char *tensors) {
+    recording how = {.emulated = "hf-bf16", .numerics = "unknown", .tensors = tensors, .store = FD_BF16};
+    return judge(b->graph, b->ref, record(graph, how), NULL);
+}
+
+Test(eight_bits, products_of_8_bit_factors_are_how_the_engine_multiplies) {
+    static const fd_override_fn how[] = {fp8_products, int8_products};
+    static const char *const tensors[] = {all, fused};
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        for (int i = 0; i < 4; i++) {
+            fd_graph *graph = engine(&b, how[i / 2]);
+            fd_verdict v = verdict_of(&b, graph, tensors[i % 2]);
+            cr_expect_eq(v.status, FD_INCOMPLETE, "%s %d: %s at %s as %s", models[m], i,
+                         fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics);
+            cr_expect(strncmp(v.replay.numerics, "hf-bf16", 7) == 0, "%s %d: %s", models[m], i, v.replay.numerics);
+            if (tensors[i % 2] == all) /* else spans are so wide that other reasons come first */
+                cr_expect(v.reasons.n > 0 && v.reasons.items[0].kind == FD_REASON_MIXED_CLASS, "%s %d", models[m], i);
+            fd_verdict_free(&v);
+            fd_graph_free(graph);
+        }
+        close_model(&b);
+    }
+}
+
+/* Its bounds are bfloat16's. */
+static void a_tenth_more(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 1.1f;
+}
+
+Test(eight_bits, a_bug_beside_them_is_found_at_its_place) {
+    static const fd_override_fn how[] = {fp8_products, int8_products};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 2; i++) {
+        fd_graph *graph = engine(&b, how[i]);
+        graph->nodes[fd_graph_find(graph, "blk.2.ffn_norm")].override = a_tenth_more;
+        fd_verdict v = verdict_of(&b, graph, all);
+        expect_at(&v, "blk.2.ffn_norm", v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
+/* A product of one layer alone is no way to multiply. */
+Test(eight_bits, one_product_in_8_bits_is_a_bug) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = engine(&b, NULL);
+    graph->nodes[fd_graph_find(graph, "blk.2.ffn_down")].override = fp8_products;
+    fd_verdict v = verdict_of(&b, graph, all);
+    expect_at(&v, "blk.2.ffn_down", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
