@@ -93,7 +93,7 @@ typedef enum fd_key_rule {
     FD_KEYS_SET
 } fd_key_rule;
 typedef enum fd_cache_rule {
-    FD_CACHE_ZEROS, /* with `keys`: those of them that have their bit there */
+    FD_CACHE_ZEROS,     /* with `keys`: those of them that have their bit there */
     FD_CACHE_MOVED,     /* those `n` positions further on; past the last they stay, or (`other` 1) are zeros */
     FD_CACHE_SHIFTED,   /* all of them `n` elements further on in memory; past both ends there are zeros */
     FD_CACHE_EXCHANGED, /* the same, and those are these */
