@@ -8,8 +8,6 @@
 #include "compare/diagnose/forms.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
-#include "compare/diagnose/mixed.h"
-#include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diff/token_split.h"
 #include "compare/doubt_values.h"
@@ -154,32 +152,6 @@ static void report_noise(fd_comparison *c, const fd_attribution *cand) {
         fd_tokens_diverge(c->o->ref, c->o->cand, v);
 }
 
-/* Then nothing was introduced, as far as anybody can tell. */
-static fd_code look_for_mixed_class(fd_comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
-    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
-    fd_explanation e;
-    bool mixed;
-    if (source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of))
-        return FD_OK;
-    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
-    fd_remark r = {FD_REASON_MIXED_CLASS};
-    FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
-    if (mixed) {
-        snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
-    } else if (fd_rounds_as_well(c->o->graph, &e)) {
-        mixed = true;
-        snprintf(r.text, sizeof r.text, "%.120s, or in another way", e.remaining[0].summary);
-    } else if (!e.named) {
-        FD_TRY(fd_say_own_way(&ask, of, r.text, sizeof r.text, &mixed, err));
-    }
-    if (!mixed) return FD_OK;
-    const char *at = e.named ? e.remaining[0].at : "";
-    snprintf(r.node, sizeof r.node, "%s", at[0] ? at : c->o->graph->nodes[of->first.node].name);
-    fd_verdict_reason(c->verdict, r);
-    of->found = false;
-    return FD_OK;
-}
-
 static fd_code note_where_name_ends(fd_comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     const fd_verdict_map *map = &c->map[of_reference ? FD_REFERENCE : FD_CANDIDATE];
     fd_diagnose_options ask = fd_comparison_question(c, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
@@ -237,7 +209,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
     FD_TRY(fd_judge_candidate(c, &class_, cand, err));
     FD_TRY(fd_doubt_printed(c, cand, class_.evidence.undecided, err));
     FD_TRY(fd_doubt_cache_type(c, cand, err));
-    FD_TRY(look_for_mixed_class(c, class_.source, cand, err));
+    FD_TRY(fd_doubt_own_class(c, class_.source == FD_CLASS_INFERRED, cand, err));
     FD_TRY(fd_doubt_one_step(c, cand, err));
     if (cand->n_tensor == 0 && cand->n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};

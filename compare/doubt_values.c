@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/diagnose/approximated.h"
 #include "compare/diagnose/cache_type.h"
+#include "compare/diagnose/mixed.h"
 #include "compare/diagnose/narrow.h"
+#include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/printed.h"
 #include "compare/replay/findings.h"
 
@@ -38,9 +41,6 @@ fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferre
     return FD_OK;
 }
 
-/* Bounds. */
-#define LITTLE_BEYOND 2.0
-
 static bool is_one_row(const fd_comparison *c, const fd_attribution *of) {
     const fd_verdict_map *map = &c->map[FD_CANDIDATE];
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
@@ -53,7 +53,7 @@ fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_node_finding *f = &of->first;
     fd_explanation e;
     if (!of->found || !fd_class_rounds_to_steps(of->numerics) || f->span_first == f->node) return FD_OK;
-    if (!(f->z <= LITTLE_BEYOND) || !is_one_row(c, of)) return FD_OK;
+    if (!(f->z <= FD_LITTLE_BEYOND) || !is_one_row(c, of)) return FD_OK;
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     if (e.named) return FD_OK;
@@ -74,6 +74,32 @@ fd_code fd_doubt_cache_type(fd_comparison *c, fd_attribution *of, fd_error *err)
     fd_remark r = {FD_REASON_MIXED_CLASS};
     snprintf(r.text, sizeof r.text, "what K and V kept as %s give, which --cache-type %s would say", shown, type);
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
+    fd_verdict_reason(c->verdict, r);
+    of->found = false;
+    return FD_OK;
+}
+
+fd_code fd_doubt_own_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
+    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    fd_explanation e;
+    const bool may_be = fd_may_be_mixed_class(c->o->graph, of), approximates = fd_may_be_approximated(c->o->graph, of);
+    bool own = false;
+    if (!inferred || c->verdict->weights.n_differ > 0 || !(may_be || approximates)) return FD_OK;
+    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    fd_remark r = {FD_REASON_MIXED_CLASS};
+    if (may_be) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, err));
+    if (own) {
+        snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
+    } else if (may_be && fd_rounds_as_well(c->o->graph, &e)) {
+        own = true;
+        snprintf(r.text, sizeof r.text, "%.120s, or in another way", e.remaining[0].summary);
+    } else if (may_be && !e.named) {
+        FD_TRY(fd_say_own_way(&ask, of, r.text, sizeof r.text, &own, err));
+    }
+    if (!own && approximates) FD_TRY(fd_is_approximated(&ask, of, &e, r.text, sizeof r.text, &own, err));
+    if (!own) return FD_OK;
+    const char *at = e.named ? e.remaining[0].at : "";
+    snprintf(r.node, sizeof r.node, "%s", at[0] ? at : c->o->graph->nodes[of->first.node].name);
     fd_verdict_reason(c->verdict, r);
     of->found = false;
     return FD_OK;

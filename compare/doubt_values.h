@@ -17,6 +17,9 @@ fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err);
 /* What departs is what K and V in blocks give, which the trace does not say: then nothing is found. */
 fd_code fd_doubt_cache_type(fd_comparison *c, fd_attribution *of, fd_error *err);
 
+/* All that departs is as an engine may be meant to be (mixed.h, own_cache.h, approximated.h): then nothing is found. */
+fd_code fd_doubt_own_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err);
+
 /* Is among the reasons that the engine's own way, or its cache, gives what departs at that node? "": at any. */
 bool fd_is_said_own_way(const fd_verdict *verdict, const char *node);
 
