@@ -96,7 +96,7 @@ static void add_inconclusive(fd_comparison *c, const fd_node_finding *f) {
 static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_explanation e;
-    if (!of->found || c->below.named) return FD_OK;
+    if (!of->found || c->below.named || of->first_stays) return FD_OK;
     const bool is_first = !fd_first_layer(c->o->graph, of);
     if (is_first && !fd_may_begin_earlier(&ask, of)) return FD_OK;
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));

@@ -84,10 +84,17 @@ fd_code fd_doubt_own_class(fd_comparison *c, bool inferred, fd_attribution *of, 
     fd_explanation e;
     const bool may_be = fd_may_be_mixed_class(c->o->graph, of), approximates = fd_may_be_approximated(c->o->graph, of);
     bool own = false;
+    int32_t other = -1;
     if (!inferred || c->verdict->weights.n_differ > 0 || !(may_be || approximates)) return FD_OK;
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     fd_remark r = {FD_REASON_MIXED_CLASS};
-    if (may_be) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, err));
+    if (may_be) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
+    if (other >= 0) { /* what stands before it may be meant so */
+        of->next = of->first;
+        of->first = of->introduced[other];
+        of->first_stays = true;
+        return FD_OK;
+    }
     if (own) {
         snprintf(r.text, sizeof r.text, "%.150s", e.remaining[0].summary);
     } else if (may_be && fd_rounds_as_well(c->o->graph, &e)) {

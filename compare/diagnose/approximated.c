@@ -9,7 +9,7 @@
 
 /* Of the result. Polynomials of degree three leave 1e-4 of e^x; two Newton steps after the bit trick 4.7e-6 of 1/sqrt; an angle that is turned
  * on with sin and cos in binary32 an ulp a position. */
-#define MOST_OF_EXP  0x1p-10
+#define MOST_OF_EXP  0x1p-12
 #define MOST_OF_ROOT 0x1p-17
 #define MOST_OF_TURN 0x1p-22
 

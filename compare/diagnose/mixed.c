@@ -88,11 +88,31 @@ static fd_code fits_all(const fd_diagnose_options *ask, const fd_attribution *of
     return FD_OK;
 }
 
+/* The first tensor that departs otherwise than `h` has it, where most that depart are as `h` has them. */
+static fd_code find_other(const fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h,
+                          int32_t *other, fd_error *err) {
+    int32_t n_as_said = 0, n_other = 0;
+    *other = -1;
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        bool fits = false;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        FD_TRY(fd_diagnose_fits(&there, h, &fits, err));
+        n_as_said += fits;
+        n_other += !fits;
+        if (!fits && *other < 0) *other = i;
+    }
+    if (n_as_said < 2 || n_other >= n_as_said) *other = -1;
+    return FD_OK;
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
-                          fd_error *err) {
+                          int32_t *other, fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
     const fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
+    *other = -1;
     if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
     const fd_op op = h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op;
     fd_hypothesis factors = h; /* of all products, those in spans as well */
@@ -108,7 +128,9 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
         if (i % 2) tried.other = FD_ROUND_Q8_0_KEPT;
         FD_TRY(fits_all(ask, of, &tried, yes, err));
     }
-    return FD_OK;
+    fd_hypothesis both = one;
+    both.kind[0] = '\0';
+    return *yes ? FD_OK : find_other(ask, of, &both, other, err);
 }
 
 /* ---- products that are computed in another way ---- */

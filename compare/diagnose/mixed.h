@@ -15,9 +15,10 @@ bool fd_departs_in_all_layers(const fd_graph *graph, const fd_attribution *of, c
  * little), and may an engine keep it as it likes? Only then the explanation is worth asking for. */
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
 
-/* `e`: of ask->finding, the first. Is it rounded to 16 bits, and are all others that depart, by the same rule? */
+/* `e`: of ask->finding, the first. Is it rounded to 16 bits, and are all others that depart, by the same rule? *other: not all, but most of
+ * a cache's rows are so, and this node is the first that is not: the place of a bug; else -1. */
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
-                          fd_error *err);
+                          int32_t *other, fd_error *err);
 
 /* Nothing is named, and what comes nearest of all is such a rounding: so may others be, which nobody listed. */
 bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e);
