@@ -107,12 +107,29 @@ static fd_code find_other(const fd_diagnose_options *ask, const fd_attribution *
     return FD_OK;
 }
 
+/* Rows of an embedding that was not recorded, as the node that scales them reads them. */
+static bool rounds_embedding(const fd_node *nodes, const fd_hypothesis *h) {
+    if (h->guess != FD_GUESS_ROUNDED || h->which != FD_ROUNDED_INPUT || h->node < 0) return false;
+    const int32_t read = nodes[h->node].input[0];
+    return read >= 0 && nodes[read].op == FD_OP_EMBED;
+}
+
+static int32_t count_departing(const fd_graph *graph, const fd_attribution *of) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) n += of->introduced[i].finding != FD_FOUND_NOTHING;
+    return n;
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           int32_t *other, fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
     const fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
     *other = -1;
+    if (e->named && rounds_embedding(nodes, &h)) {
+        *yes = count_departing(ask->graph, of) == 1;
+        return FD_OK;
+    }
     if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
     const fd_op op = h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op;
     fd_hypothesis factors = h; /* of all products, those in spans as well */

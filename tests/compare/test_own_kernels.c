@@ -183,3 +183,26 @@ Test(own_kernels, sums_in_binary16_are_no_class_that_has_room_for_them) {
     fd_graph_free(graph);
     close_model(&b);
 }
+
+static void bf16_rows(const fd_op_args *args) {
+    run_clean(args);
+    fd_round_row(FD_EMULATE_BF16, args->out, args->out, args->n_pos * args->node->shape[0]);
+}
+
+/* An engine that holds its weights in bfloat16 may read its embedding so, also where the trace shows no more than its rows times a factor. */
+Test(own_kernels, an_embedding_in_bfloat16_may_be_meant_so_where_it_shows_scaled_alone) {
+    static const int32_t small[N_PREFILL + N_DECODE] = {65, 91, 7, 119, 63, 13, 40, 28};
+    bench b = open_arch("gemma2-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    fd_graph *graph = engine(&b, FD_OP_EMBED, bf16_rows, false);
+    recording how = {.emulated = "f32",
+                     .numerics = "unknown",
+                     .tokens = small,
+                     .tensors = "token_embd_scaled,blk.*,output_norm,logits*"};
+    fd_verdict v = judged(&b, graph, how);
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s as %s", fd_verdict_status_name(v.status), v.divergence.node,
+                 v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
