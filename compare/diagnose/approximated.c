@@ -96,11 +96,11 @@ static fd_code look_at_errors(void *user, const fd_diagnose_options *options, co
     return code;
 }
 
-/* What only says that a function, or a number that each row has, is another. */
+/* What only says that a function, or a number that each row has, is another; of one row, that is a factor. */
 static bool says_how(const fd_explanation *e) {
     const fd_hypothesis *h = &e->remaining[0].hypothesis;
     const bool own = h->guess == FD_GUESS_OWN && (h->which == FD_OWN_FUNCTION || h->which == FD_OWN_ROW_FACTOR);
-    return !e->named || own;
+    return !e->named || own || (h->guess == FD_GUESS_FACTOR && fabs(h->value - 1) <= MOST_OF_ROOT);
 }
 
 fd_code fd_is_approximated(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, char *to,

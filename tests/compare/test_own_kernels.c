@@ -159,6 +159,18 @@ Test(own_kernels, small_errors_of_a_function_in_every_layer_may_be_meant_so) {
     close_model(&b);
 }
 
+/* A step of one row shows a factor, not one a row. */
+Test(own_kernels, so_may_the_factor_of_a_single_row) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = engine(&b, FD_OP_RMS_NORM, norm_by_two_steps, false);
+    fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .numerics = "unknown", .one_by_one = true});
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s as %s", fd_verdict_status_name(v.status), v.divergence.node,
+                 v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
 Test(own_kernels, attention_in_binary16_beside_products_in_binary32_has_a_class) {
     bench b = open_bench(models[0], (recording){0});
     fd_graph *graph = engine(&b, FD_OP_ATTN_SCORES, first_in_f16, false);
