@@ -116,7 +116,8 @@ static void count_sizes(fd_class_case *c, int32_t node) {
         const int64_t at = (int64_t)node * e->n_slot + p;
         if (c->rows[at].z < 0 || e->finest[at].z < 0 || !(c->rows[at].tau > MUCH_MORE * e->finest[at].tau)) continue;
         if (c->rows[at].unknown || !isfinite(c->rows[at].typical)) continue;
-        if (c->numerics->q8_activations && c->numerics->u_in > 0 && !is_step_alone(e, p)) continue; /* int8, or 16 bits */
+        if (c->numerics->q8_activations && c->numerics->u_in > 0 && !is_step_alone(e, p))
+            continue; /* int8, or 16 bits */
         c->n_sized++;
         c->n_small += c->rows[at].error < FAR_BELOW_TYPICAL * c->rows[at].typical;
     }
