@@ -99,7 +99,7 @@ static void add_inconclusive(fd_comparison *c, const fd_node_finding *f) {
 static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_explanation e;
-    if (!of->found || c->below.named) return FD_OK;
+    if (!of->found || c->below.named || of->first_stays) return FD_OK;
     const bool is_first = !fd_first_layer(c->o->graph, of);
     if (is_first && !fd_may_begin_earlier(&ask, of)) return FD_OK;
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
@@ -212,7 +212,7 @@ static fd_code attribute_both(fd_comparison *c, fd_attribution of[2], int *side,
     FD_TRY(fd_judge_candidate(c, &class_, cand, err));
     FD_TRY(fd_doubt_printed(c, cand, class_.evidence.undecided, err));
     FD_TRY(fd_doubt_cache_type(c, cand, err));
-    FD_TRY(fd_doubt_class(c, class_.source, cand, err));
+    FD_TRY(fd_doubt_class(c, class_.source == FD_CLASS_INFERRED, cand, err));
     FD_TRY(fd_doubt_one_step(c, cand, err));
     if (cand->n_tensor == 0 && cand->n_inconclusive == 0) {
         fd_remark r = {FD_NOTE_NO_ELEMENTS};

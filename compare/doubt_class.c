@@ -3,29 +3,38 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "compare/diagnose/approximated.h"
 #include "compare/diagnose/mixed.h"
 #include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/own_products.h"
 #include "compare/diagnose/suspects.h"
 
-/* Then nothing was introduced, as far as anybody can tell. */
-static fd_code doubt_for_mixed_class(fd_comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
+/* All that departs is as an engine may be meant to be: then nothing was introduced, as far as anybody can tell. */
+static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_explanation e;
-    const bool inferred = source == FD_CLASS_INFERRED;
-    bool mixed = false;
-    if (c->verdict->weights.n_differ > 0 || !fd_may_be_mixed_class(c->o->graph, of) || of->numerics->exact)
-        return FD_OK;
+    const bool may_be = fd_may_be_mixed_class(c->o->graph, of);
+    const bool approximates = inferred && fd_may_be_approximated(c->o->graph, of);
+    bool own = false;
+    int32_t other = -1;
+    if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates)) return FD_OK;
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     fd_remark r = {FD_REASON_MIXED_CLASS};
-    if (inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &mixed, err));
-    const bool as_well = inferred && !mixed && fd_rounds_as_well(c->o->graph, &e);
-    if (mixed || as_well)
+    if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
+    if (other >= 0) { /* what stands before it may be meant so */
+        of->next = of->first;
+        of->first = of->introduced[other];
+        of->first_stays = true;
+        return FD_OK;
+    }
+    const bool as_well = may_be && inferred && !own && fd_rounds_as_well(c->o->graph, &e);
+    if (own || as_well)
         snprintf(r.text, sizeof r.text, "%.120s%s", e.remaining[0].summary, as_well ? ", or in another way" : "");
-    else if (!e.named)
-        FD_TRY(fd_say_own_way(&ask, of, !inferred, r.text, sizeof r.text, &mixed, err));
-    mixed |= as_well;
-    if (!mixed) return FD_OK;
+    else if (may_be && !e.named)
+        FD_TRY(fd_say_own_way(&ask, of, !inferred, r.text, sizeof r.text, &own, err));
+    own |= as_well;
+    if (!own && approximates) FD_TRY(fd_is_approximated(&ask, of, &e, r.text, sizeof r.text, &own, err));
+    if (!own) return FD_OK;
     const char *at = e.named ? e.remaining[0].at : "";
     snprintf(r.node, sizeof r.node, "%s", at[0] ? at : c->o->graph->nodes[of->first.node].name);
     fd_verdict_reason(c->verdict, r);
@@ -34,13 +43,12 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, fd_class_source source, f
 }
 
 /* Nor where an engine of 16-bit tensors multiplies in 8 bits. What departs besides is a bug all the same, and the first finding then. */
-static fd_code doubt_for_own_products(fd_comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
+static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     fd_own_products own;
     fd_explanation e;
     const fd_node_finding first = of->found ? of->first : fd_first_suspect(c->o->graph, of);
-    if (source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0 || first.finding == FD_FOUND_NOTHING)
-        return FD_OK;
+    if (c->verdict->weights.n_differ > 0 || first.finding == FD_FOUND_NOTHING) return FD_OK;
     ask.finding = &first;
     FD_TRY(fd_find_own_products(&ask, of, &own, err));
     if (!own.are) return FD_OK;
@@ -59,7 +67,7 @@ static fd_code doubt_for_own_products(fd_comparison *c, fd_class_source source, 
     return FD_OK;
 }
 
-fd_code fd_doubt_class(fd_comparison *c, fd_class_source source, fd_attribution *of, fd_error *err) {
-    FD_TRY(doubt_for_mixed_class(c, source, of, err));
-    return doubt_for_own_products(c, source, of, err);
+fd_code fd_doubt_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
+    FD_TRY(doubt_for_mixed_class(c, inferred, of, err));
+    return inferred ? doubt_for_own_products(c, of, err) : FD_OK;
 }

@@ -4,9 +4,8 @@
 #define FD_COMPARE_DOUBT_CLASS_H
 
 #include "compare/comparison.h"
-#include "compare/replay/infer.h"
 
 /* of->found and of->first say what is left to report. */
-fd_code fd_doubt_class(fd_comparison *c, fd_class_source source, fd_attribution *of, fd_error *err);
+fd_code fd_doubt_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/diagnose/cache_type.h"
+#include "compare/diagnose/mixed.h"
 #include "compare/diagnose/narrow.h"
 #include "compare/diagnose/printed.h"
 #include "compare/replay/findings.h"
@@ -38,9 +39,6 @@ fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferre
     return FD_OK;
 }
 
-/* Bounds. */
-#define LITTLE_BEYOND 2.0
-
 static bool is_one_row(const fd_comparison *c, const fd_attribution *of) {
     const fd_verdict_map *map = &c->map[FD_CANDIDATE];
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
@@ -53,7 +51,7 @@ fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_node_finding *f = &of->first;
     fd_explanation e;
     if (!of->found || !fd_class_rounds_to_steps(of->numerics) || f->span_first == f->node) return FD_OK;
-    if (!(f->z <= LITTLE_BEYOND) || !is_one_row(c, of)) return FD_OK;
+    if (!(f->z <= FD_LITTLE_BEYOND) || !is_one_row(c, of)) return FD_OK;
     fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     if (e.named) return FD_OK;

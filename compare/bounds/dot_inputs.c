@@ -15,6 +15,8 @@ int64_t fd_dot_block(fd_dot_type type, int64_t n_col) {
     switch (type) {
     case FD_DOT_Q8_0:
     case FD_DOT_INT8: return 32;
+    case FD_DOT_INT8_64: return 64;
+    case FD_DOT_INT8_128: return 128;
     case FD_DOT_Q8_K: return 256;
     case FD_DOT_INT8_ROW: return n_col;
     default: return 1;
@@ -32,7 +34,9 @@ static fd_dot_type type_of_class(const fd_numerics_class *c) {
 
 static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
     const fd_dtype_info *info = fd_dtype_get(dtype);
-    if (info->is_quantised && c->own_blocks) return FD_DOT_INT8;
+    if (c->plain_products) return FD_DOT_AS_IS;
+    if (info->is_quantised && c->own_block)
+        return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;
     if (info->is_quantised) return info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
     return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
 }
@@ -92,23 +96,26 @@ bool fd_class_makes_blocks(const fd_numerics_class *c, const fd_graph *graph) {
 
 /* A product that ggml's kernels multiply otherwise. */
 static bool has_other_factors(const fd_numerics_class *c, const fd_graph *graph) {
+    const fd_numerics_class ggml = {.replays_inputs = true};
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
         if (node->weight[0] < 0) continue;
         const fd_weight *weight = &graph->weights[node->weight[0]];
         fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
-        if (type != FD_DOT_AS_IS && type != beside(c, weight->dtype)) return true;
+        if ((c->plain_products || type != FD_DOT_AS_IS) && type != beside(&ggml, weight->dtype)) return true;
     }
     return false;
 }
 
 bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
     if (c->u_factor > 0) return c->u_shown > 0 || has_other_factors(c, graph);
-    return !c->own_attention || widest_block(c, graph) > (c->own_blocks ? 1 : 0);
+    if (c->plain_products) return has_other_factors(c, graph);
+    return !c->own_attention || widest_block(c, graph) > (c->own_block ? 1 : 0);
 }
 
 bool fd_gelu_is_table(const fd_numerics_class *c, const fd_node *node) {
-    return c && c->replays_inputs && !c->own_attention && (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL);
+    return c && c->replays_inputs && !c->own_attention && !c->plain_products &&
+           (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL);
 }
 
 /* ggml's block of 256: the element of the largest magnitude becomes -127, whatever its sign. */
@@ -213,7 +220,8 @@ static void round_tf32(float *x, int64_t n) {
 }
 
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
-    if (type == FD_DOT_INT8) { /* ties go away from zero, as ggml's do */
+    if (type == FD_DOT_INT8 || type == FD_DOT_INT8_64 ||
+        type == FD_DOT_INT8_128) { /* ties go away from zero, as ggml's do */
         fd_dot_round_by(FD_BLOCKS_NEAREST, type, rows, n_row, width);
         return;
     }

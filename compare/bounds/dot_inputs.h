@@ -8,7 +8,8 @@
 #include "compare/bounds/numerics_class.h"
 #include "exec/exec.h"
 
-/* FD_DOT_INT8: as FD_DOT_Q8_0, but the scale stays in binary32; FD_DOT_INT8_ROW: it is that of a row. */
+/* FD_DOT_INT8: as FD_DOT_Q8_0, but the scale stays in binary32; _64, _128: of blocks of so many elements; FD_DOT_INT8_ROW: it is that
+ * of a row. */
 typedef enum fd_dot_type {
     FD_DOT_AS_IS,
     FD_DOT_F16,
@@ -16,6 +17,8 @@ typedef enum fd_dot_type {
     FD_DOT_Q8_0,
     FD_DOT_Q8_K,
     FD_DOT_INT8,
+    FD_DOT_INT8_64,
+    FD_DOT_INT8_128,
     FD_DOT_INT8_ROW,
     FD_DOT_TF32
 } fd_dot_type;
@@ -48,7 +51,7 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width);
 void fd_dot_round_input(fd_dot_type type, const fd_graph *graph, const fd_node *reader, float *rows, int64_t n_row,
                         int64_t width);
 
-/* FD_DOT_Q8_0, FD_DOT_Q8_K and FD_DOT_INT8 by another rule. */
+/* All of int8 blocks, but FD_DOT_INT8_ROW, by another rule. */
 void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t n_row, int64_t width);
 
 float fd_dot_round_f16(float x);

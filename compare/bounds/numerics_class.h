@@ -20,18 +20,20 @@ typedef struct fd_numerics_class {
      * u_attn are 0. */
     bool replays_inputs;
     bool own_attention; /* but q and attention's weights stay in binary32 */
-    bool own_blocks;    /* but scales of int8 blocks stay in binary32, and all blocks have 32 elements */
-    bool in_truncates;  /* inputs may be cut instead of rounded: the error has a mean */
-    double u_in;        /* both factors of a matrix product, once they are read */
-    double u_attn;      /* both factors of scores and of the weighted sum of V */
-    double tiny_in;     /* spacing of the subnormals of those factors' type */
-    double u_acc;       /* each addition of a dot product */
-    double u_mix;       /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
-    double u_op;        /* each operation of the other ops */
-    double u_out;       /* every stored result */
-    double tiny_out;    /* spacing of its type's subnormals, or what an engine flushes to 0 */
-    double u_kv;        /* rows of the K/V cache */
-    double u_acc_f16;   /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
+    int32_t
+        own_block; /* but scales of int8 blocks stay in binary32, and all blocks have so many elements; 0: as ggml's */
+    bool plain_products; /* but factors of products with weights stay as they are */
+    bool in_truncates;   /* inputs may be cut instead of rounded: the error has a mean */
+    double u_in;         /* both factors of a matrix product, once they are read */
+    double u_attn;       /* both factors of scores and of the weighted sum of V */
+    double tiny_in;      /* spacing of the subnormals of those factors' type */
+    double u_acc;        /* each addition of a dot product */
+    double u_mix;        /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
+    double u_op;         /* each operation of the other ops */
+    double u_out;        /* every stored result */
+    double tiny_out;     /* spacing of its type's subnormals, or what an engine flushes to 0 */
+    double u_kv;         /* rows of the K/V cache */
+    double u_acc_f16;    /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
     bool
         either; /* each product with a weight rounds its factors by u_in, or not at all: values tell (replay/factors.h) */
     bool all_products; /* u_factor is true of logits and routers, too */
@@ -57,8 +59,8 @@ bool fd_class_rounds_to_steps(const fd_numerics_class *class_);
 /* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
 bool fd_class_leaves_nothing(const fd_numerics_class *class_);
 
-/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, int8-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, f16kv, ggml-cpu-f16kv,
- * int8-f16kv, int8-rows-f16kv, w8a8-f16kv, ggml-cpu, ggml-cpu-fa, f16, mixed-f16, tf32, tf32-cut, q8, llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, mixed-bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
+/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, int8-f32kv, int8-64-f32kv, int8-128-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, f16kv, ggml-cpu-f16kv,
+ * int8-f16kv, int8-64-f16kv, int8-128-f16kv, int8-rows-f16kv, w8a8-f16kv, f16-attention, ggml-cpu, ggml-cpu-fa, f16, mixed-f16, tf32, tf32-cut, q8, llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, mixed-bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);
 

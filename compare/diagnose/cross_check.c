@@ -40,6 +40,20 @@ static fd_code predict(const fd_trial *t, const fd_hypothesis *h, int32_t id, co
     return FD_OK;
 }
 
+/* Rows of a cache that are fitted give any values: where the op as it should be gives them as well, and another explanation leaves it
+ * alone, they say nothing of this cache. */
+static void refute_fitted(fd_trial *t, const prediction *predictions, const fd_explain_fit *unmodified) {
+    bool left_alone = false;
+    for (int32_t i = 0; i < t->n; i++)
+        left_alone |= !t->contenders[i].refuted && predictions[i].known && !predictions[i].concerned &&
+                      t->contenders[i].fit.z <= 1.0;
+    for (int32_t i = 0; i < t->n && left_alone && unmodified->z <= 1.0; i++) {
+        const fd_hypothesis *h = &t->contenders[i].h;
+        const bool fitted = h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN;
+        if (fitted && predictions[i].concerned) t->contenders[i].refuted = true;
+    }
+}
+
 static void update_evidence(fd_trial *t, const prediction *predictions, const fd_explain_fit *unmodified,
                             bool same_layer) {
     bool supported = false, op_beyond = fd_fit_clearly_beyond(unmodified);
@@ -74,6 +88,7 @@ static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *
                 code = predict(t, &t->contenders[i].h, id, rows, &unmodified, &predictions[i], err);
         }
         if (code == FD_OK) update_evidence(t, predictions, &fit, same_layer);
+        if (code == FD_OK && same_layer) refute_fitted(t, predictions, &fit);
     }
     fd_variant_free(&unmodified);
     return code;

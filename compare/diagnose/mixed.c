@@ -11,16 +11,12 @@ static bool may_be_kept_so(fd_op op) {
     return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED;
 }
 
-/* Beyond the bound by so little, where this has room for most of an error: the same in other layers may be within. */
-#define LITTLE_BEYOND 2.0
-
 /* ggml's CPU kernels did so for years. */
 static bool may_be_a_table(fd_op op) {
     return op == FD_OP_SILU_MUL || op == FD_OP_GELU_MUL;
 }
 
-/* Each tensor of the node's kind that was judged departs; through unrecorded ones, half of them, or by little. */
-static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
+bool fd_departs_in_all_layers(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
     int32_t n_depart = 0, n_within = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[finding->node])) continue;
@@ -28,7 +24,7 @@ static bool whole_kind(const fd_graph *graph, const fd_attribution *of, const fd
         n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
     }
     if (finding->span_first == finding->node) return n_within == 0;
-    return n_within <= n_depart || finding->z <= LITTLE_BEYOND;
+    return n_within <= n_depart || finding->z <= FD_LITTLE_BEYOND;
 }
 
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
@@ -37,7 +33,7 @@ bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
         const fd_op op = graph->nodes[i].op;
         bool may =
             may_be_kept_so(op) || may_be_a_table(op) || f->span_first != f->node; /* then it may lie in between */
-        if (f->finding != FD_FOUND_NOTHING && !(may && whole_kind(graph, of, f))) return false;
+        if (f->finding != FD_FOUND_NOTHING && !(may && fd_departs_in_all_layers(graph, of, f))) return false;
     }
     return of->found;
 }
@@ -92,11 +88,48 @@ static fd_code fits_all(const fd_diagnose_options *ask, const fd_attribution *of
     return FD_OK;
 }
 
+/* The first tensor that departs otherwise than `h` has it, where most that depart are as `h` has them. */
+static fd_code find_other(const fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h,
+                          int32_t *other, fd_error *err) {
+    int32_t n_as_said = 0, n_other = 0;
+    *other = -1;
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        bool fits = false;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        FD_TRY(fd_diagnose_fits(&there, h, &fits, err));
+        n_as_said += fits;
+        n_other += !fits;
+        if (!fits && *other < 0) *other = i;
+    }
+    if (n_as_said < 2 || n_other >= n_as_said) *other = -1;
+    return FD_OK;
+}
+
+/* Rows of an embedding that was not recorded, as the node that scales them reads them. */
+static bool rounds_embedding(const fd_node *nodes, const fd_hypothesis *h) {
+    if (h->guess != FD_GUESS_ROUNDED || h->which != FD_ROUNDED_INPUT || h->node < 0) return false;
+    const int32_t read = nodes[h->node].input[0];
+    return read >= 0 && nodes[read].op == FD_OP_EMBED;
+}
+
+static int32_t count_departing(const fd_graph *graph, const fd_attribution *of) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) n += of->introduced[i].finding != FD_FOUND_NOTHING;
+    return n;
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
-                          fd_error *err) {
+                          int32_t *other, fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
     const fd_hypothesis h = e->remaining[0].hypothesis;
     *yes = false;
+    *other = -1;
+    if (e->named && rounds_embedding(nodes, &h)) {
+        *yes = count_departing(ask->graph, of) == 1;
+        return FD_OK;
+    }
     if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
     const fd_op op = h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op;
     fd_hypothesis factors = h; /* of all products, those in spans as well */
@@ -112,7 +145,9 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
         if (i % 2) tried.other = FD_ROUND_Q8_0_KEPT;
         FD_TRY(fits_all(ask, of, &tried, yes, err));
     }
-    return FD_OK;
+    fd_hypothesis both = one;
+    both.kind[0] = '\0';
+    return *yes ? FD_OK : find_other(ask, of, &both, other, err);
 }
 
 /* ---- products that are computed in another way ---- */
@@ -176,13 +211,29 @@ static fd_code look_at_errors(void *user, const fd_diagnose_options *options, co
     return code;
 }
 
+/* Single rows are another kernel's than a prompt's. */
+static bool is_decode_alone(const fd_diagnose_options *ask, const fd_attribution *of) {
+    const fd_trace_step *steps = fd_trace_steps(ask->trace);
+    bool alone = of->found;
+    for (int32_t i = 0; i < ask->graph->n_node && alone; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        for (int32_t k = 0; k < fd_trace_n_step(ask->trace); k++)
+            if (steps[k].pos0 <= f->pos && f->pos < steps[k].pos0 + steps[k].n_pos)
+                alone = k > 0 && steps[k].n_pos == 1;
+        alone &= fd_departs_in_all_layers(ask->graph, of, f);
+    }
+    return alone;
+}
+
 fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                       fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
     const bool of_16_bits = ask->numerics->u_out > 0x1p-24;
+    const bool no_room = fd_class_leaves_nothing(ask->numerics);
     *yes = false;
     *error = 0;
-    if (nodes[of->first.node].layer < 0 || fd_class_leaves_nothing(ask->numerics)) return FD_OK;
+    if (nodes[of->first.node].layer < 0 || (no_room && !is_decode_alone(ask, of))) return FD_OK;
     if (!of_16_bits && !most_products(ask->graph, of)) return FD_OK;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];

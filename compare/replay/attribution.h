@@ -43,6 +43,7 @@ typedef struct fd_attribution {
     const fd_numerics_class *numerics;
     bool found;                 /* something was introduced: */
     fd_node_finding first;      /* the first, by step, node and position */
+    bool first_stays;           /* but for what the engine may be meant to do */
     fd_node_finding next;       /* the first at a later node of the same or a later step; finding 0: none */
     fd_node_finding not_finite; /* the first that made a NaN or Inf of finite inputs; finding 0: none */
     fd_node_finding noisiest;   /* largest z of those within */

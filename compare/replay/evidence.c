@@ -99,6 +99,7 @@ fd_code fd_class_case_open(fd_evidence *e, const fd_numerics_class *numerics, fd
 void fd_class_case_again(fd_class_case *c) {
     const int64_t n = (int64_t)c->evidence->graph->n_node * c->evidence->n_slot;
     for (int64_t i = 0; i < n; i++) c->rows[i] = (fd_evidence_row){.z = -1};
+    c->along = c->size = 0;
     c->values_alone = false;
 }
 
@@ -151,6 +152,10 @@ static bool has_nan(const fd_attribution_row *row) {
     return false;
 }
 
+static bool is_plain_product(const fd_evidence *e, const fd_node *node) {
+    return node->op == FD_OP_MATMUL && node->layer >= 0 && e->n_way[node->id] == 0;
+}
+
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_class_case *c = user;
     fd_evidence *e = c->evidence;
@@ -168,6 +173,10 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
         double error = row->candidate[i] - row->replayed[i];
         if (!isinf(row->candidate[i]) || !isinf(row->replayed[i])) errors += error * error; /* not of masked scores */
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
+    }
+    for (int64_t i = 0; is_plain_product(e, row->node) && i < row->stride; i++) {
+        c->along += (row->candidate[i] - row->replayed[i]) * row->replayed[i];
+        c->size += row->replayed[i] * row->replayed[i];
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
     seen.error = (float)sqrt(errors / (double)row->stride);
@@ -264,6 +273,20 @@ bool fd_evidence_is_one_rounding(const fd_evidence *e) {
 
 bool fd_storage_refutes(const fd_storage *storage) {
     return 2 * storage->n_wide > storage->n_seen;
+}
+
+/* Cutting 13 bits off takes 2^-11 of a factor away on the average of its binade: of one factor, where the weights have few bits anyway, or of
+ * both. Errors in no direction are a hundredth of that, of some thousand elements. */
+#define LEAST_CUT 0x1p-13
+
+bool fd_case_cuts_nothing(const fd_class_case *c) {
+    return c->numerics->in_truncates && !c->numerics->fast_math && c->size > 0 && !(c->along <= -LEAST_CUT * c->size);
+}
+
+bool fd_case_rounds_less(const fd_class_case *c) {
+    const fd_numerics_class *n = c->numerics;
+    const bool factors = n->q8_activations || (n->u_in > 0x1p-24 && !n->either);
+    return factors && !n->fast_math && !n->replays_inputs && !(n->u_acc > 0x1p-24) && 2 * c->n_small > c->n_sized;
 }
 
 bool fd_case_refuted(const fd_class_case *c) {

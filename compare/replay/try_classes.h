@@ -5,7 +5,7 @@
 
 #include "compare/replay/evidence.h"
 
-enum { FD_MOST_CLASSES = 32 };
+enum { FD_MOST_CLASSES = 40 };
 
 typedef struct fd_class_cases {
     fd_class_case at[FD_MOST_CLASSES]; /* the finest first; owned: fd_class_case_free */

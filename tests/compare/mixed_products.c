@@ -101,6 +101,21 @@ void fp8_products(const fd_op_args *args) {
 void int8_rows(const fd_op_args *args) {
     multiply(args, in_int8, NULL, NULL);
 }
+static void in_blocks(float *row, int64_t n, int64_t block) {
+    for (int64_t at = 0; at < n; at += block) in_int8(row + at, at + block < n ? block : n - at);
+}
+static void in_blocks_of_64(float *row, int64_t n) {
+    in_blocks(row, n, 64);
+}
+static void in_blocks_of_128(float *row, int64_t n) {
+    in_blocks(row, n, 128);
+}
+void int8_blocks_64(const fd_op_args *args) {
+    multiply(args, in_blocks_of_64, NULL, NULL);
+}
+void int8_blocks_128(const fd_op_args *args) {
+    multiply(args, in_blocks_of_128, NULL, NULL);
+}
 void int8_both(const fd_op_args *args) {
     multiply(args, in_int8, in_int8, NULL);
 }

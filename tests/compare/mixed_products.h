@@ -11,7 +11,9 @@ void tf32_factors(const fd_op_args *args); /* but for single rows and matrices o
 void bf16_products(const fd_op_args *args);
 void bf16_activations(const fd_op_args *args); /* and products; weights are as they were */
 void f16_activations(const fd_op_args *args);
-void int8_rows(const fd_op_args *args);     /* activations, one scale a row */
+void int8_rows(const fd_op_args *args);      /* activations, one scale a row */
+void int8_blocks_64(const fd_op_args *args); /* one scale for so many elements */
+void int8_blocks_128(const fd_op_args *args);
 void int8_both(const fd_op_args *args);     /* weights too */
 void int8_products(const fd_op_args *args); /* activations and weights, one scale a row; results in bfloat16 */
 void fp8_products(const fd_op_args *args);  /* the same in e4m3 */

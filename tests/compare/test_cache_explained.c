@@ -158,6 +158,9 @@ static const struct {
     {{"attn_scores", stale_rows, "cache_rows_stale",
       "the K and V rows of positions 2…4 that attention reads are not what"},
      false},
+    {{"attn_scores", stale_values, "cache_rows_stale", /* V is right, as attn_out shows */
+      "the K rows of positions 2…4 that attention reads are not what"},
+     false},
     {{"attn_scores", late_rows, "cache_slots_late", "the K and V rows from position 3 on are written 1 place too far"},
      false},
     {{"attn_scores", own_rows, "own_row_stale", "each position's own row of K and V before it is written"}, false},

@@ -49,6 +49,8 @@ static const struct {
     {"TF32 beside some shapes", "tf32", "*", tf32_factors, 0, true},
     {"TF32 beside some shapes, with biases", "tf32", FUSED, tf32_factors, 1, true},
     {"int8 activations, one scale a row", "int8-rows", FUSED, int8_rows, 0, true},
+    {"int8 activations, a scale for 64", "int8-64-f32kv", FUSED, int8_blocks_64, 0, true},
+    {"int8 activations, a scale for 128", "int8-128-f32kv", "*", int8_blocks_128, 0, true},
     {"int8 activations and weights, one scale a row", "w8a8", "*", int8_both, 1, true},
 };
 
@@ -73,7 +75,7 @@ Test(mixed_classes, sound_engines_are_noise_in_their_own_class) {
 
 /* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */
 Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
-    static const fd_override_fn of[] = {bf16_factors, bf16_products, int8_rows, tf32_factors};
+    static const fd_override_fn of[] = {bf16_factors, bf16_products, int8_rows, int8_blocks_64, tf32_factors};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fd_graph *graph = engine(&b, of[i], "", true);
