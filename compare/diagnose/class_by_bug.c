@@ -8,9 +8,10 @@
 #include "compare/diagnose/class_attempt.h"
 #include "compare/products/products.h"
 #include "compare/replay/in_order.h"
+#include "compare/replay/try_classes.h"
 
 /* The classes that leave nothing, of engines in binary32. */
-enum { MOST_TIGHT = 16, MOST_LIKELY = 5 };
+enum { MOST_TIGHT = FD_MOST_CLASSES, MOST_LIKELY = 5 };
 
 /* Of fewer a sample of three would save little. */
 enum { MANY_LAYERS = 10 };

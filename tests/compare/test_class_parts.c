@@ -103,3 +103,10 @@ Test(class_parts, bounds_that_are_not_asked_for_are_zero_and_change_no_value) {
     fd_trace_close(cand);
     close_model(&b);
 }
+
+/* Lists of classes have room for this many; others would be left out without a word. */
+Test(class_parts, all_classes_have_a_place_in_every_list_of_them) {
+    int32_t n = 0;
+    while (fd_numerics_class_at(n)) n++;
+    cr_expect_leq(n, FD_MOST_CLASSES, "%d", n);
+}
