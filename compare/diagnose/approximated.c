@@ -5,7 +5,6 @@
 
 #include "compare/diagnose/mixed.h"
 #include "compare/diagnose/trial_rows.h"
-#include "faults/faults.h"
 
 /* Of the result. Polynomials of degree three leave 1e-4 of e^x; two Newton steps after the bit trick 4.7e-6 of 1/sqrt; an angle that is turned
  * on with sin and cos in binary32 an ulp a position. */
@@ -39,23 +38,13 @@ static kind kind_of_finding(const fd_graph *graph, const fd_node_finding *f) {
     return found;
 }
 
-/* A root of two steps is right for some arguments. */
-static bool in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node) {
-    int32_t n = 0, n_depart = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) continue;
-        n++;
-        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
-    }
-    return n > 1 && 2 * n_depart > n;
-}
-
 bool fd_may_be_approximated(const fd_graph *graph, const fd_attribution *of) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         if (f->finding == FD_FOUND_NOTHING) continue;
         const kind k = kind_of_finding(graph, f);
-        const bool most = k == ROOT && (graph->nodes[i].layer < 0 || in_most_layers(graph, of, i));
+        /* a root of two steps is right for some arguments */
+        const bool most = k == ROOT && (graph->nodes[i].layer < 0 || fd_departs_in_most_layers(graph, of, i));
         const bool little = k == TURN && f->z <= FD_LITTLE_BEYOND; /* the first positions are within the bounds */
         if (k == NONE || !isfinite(f->z) || !(little || most || fd_departs_in_all_layers(graph, of, f))) return false;
     }

@@ -16,15 +16,27 @@ static bool may_be_a_table(fd_op op) {
     return op == FD_OP_SILU_MUL || op == FD_OP_GELU_MUL;
 }
 
-bool fd_departs_in_all_layers(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
-    int32_t n_depart = 0, n_within = 0;
+static void count_of_kind(const fd_graph *graph, const fd_attribution *of, int32_t node, int32_t *n_depart,
+                          int32_t *n_within) {
+    *n_depart = *n_within = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
-        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[finding->node])) continue;
-        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
-        n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
+        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) continue;
+        *n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
+        *n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
     }
+}
+
+bool fd_departs_in_all_layers(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding) {
+    int32_t n_depart, n_within;
+    count_of_kind(graph, of, finding->node, &n_depart, &n_within);
     if (finding->span_first == finding->node) return n_within == 0;
     return n_within <= n_depart || finding->z <= FD_LITTLE_BEYOND;
+}
+
+bool fd_departs_in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+    int32_t n_depart, n_within;
+    count_of_kind(graph, of, node, &n_depart, &n_within);
+    return n_depart > n_within;
 }
 
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {

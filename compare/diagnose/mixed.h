@@ -11,6 +11,9 @@
 /* Each tensor of the finding's kind that was judged departs; through unrecorded ones, half of them, or by little. */
 bool fd_departs_in_all_layers(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *finding);
 
+/* Of the tensors of that node's kind that were judged more depart than do not. */
+bool fd_departs_in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node);
+
 /* Does every kind of tensor that departs do so in all layers where it was judged (through unrecorded tensors, in half, or by
  * little), and may an engine keep it as it likes? Only then the explanation is worth asking for. */
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);

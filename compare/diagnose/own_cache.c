@@ -1,3 +1,4 @@
+#include "base/order.h"
 #include "compare/diagnose/own_cache.h"
 
 #include <math.h>
@@ -9,7 +10,6 @@
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
 #include "compare/replay/replay.h"
-#include "faults/faults.h"
 
 /* Of the size of the result: four bits leave an eighth of a value. */
 #define MOST_ERROR 0.2
@@ -43,14 +43,9 @@ static const struct {
              {FD_ROUND_INT8, FD_SCALE_STEP, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
              {FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_INPUT, FD_OP_MATMUL}};
 
-static int in_order(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Sorts them. */
 static bool are_together(double *times, int32_t n) {
-    qsort(times, (size_t)n, sizeof *times, in_order);
+    qsort(times, (size_t)n, sizeof *times, fd_order_doubles);
     const double middle = times[n / 2];
     const int32_t last = n - 1 - n / AN_OUTSIDER; /* a row that chose another expert */
     return times[n - 1 - n / 4] <= MOST_APART * times[n / 4] && times[last] <= MOST_FROM_MIDDLE * middle &&
@@ -133,17 +128,13 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
-/* Bounds: rows that are within them when others are beyond by less were not seen to be right. */
-#define LITTLE_BEYOND 2.0
-
 /* A cache that is kept so is from its first row on: rows before, past position 0, were seen to be right. */
 static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_finding *f, bool *yes, fd_error *err) {
     const fd_node *node = &ask->graph->nodes[f->node];
     const int32_t in_trace = fd_trace_find(ask->trace, node->name), n_kv = f->pos + 1;
-    double *row =
-        in_trace < 0 || f->z <= LITTLE_BEYOND ? NULL : malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, n_kv));
     *yes = false;
-    if (f->z <= LITTLE_BEYOND) return FD_OK;
+    if (f->z <= FD_LITTLE_BEYOND) return FD_OK; /* rows within the bounds were not seen to be right then */
+    double *row = in_trace < 0 ? NULL : malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, n_kv));
     if (in_trace >= 0 && !row) return fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
     fd_code code = FD_OK;
     for (int32_t p = 1; p < f->pos && row && code == FD_OK && !*yes; p++)
@@ -151,17 +142,6 @@ static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_findin
                                   err);
     free(row);
     return code;
-}
-
-/* Of the tensors of its kind more depart than do not: what is kept so is so in every layer. */
-static bool in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node) {
-    int32_t n_depart = 0, n_within = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        if (!(of->z[i] >= 0) || !fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) continue;
-        n_depart += of->introduced[i].finding != FD_FOUND_NOTHING;
-        n_within += of->introduced[i].finding == FD_FOUND_NOTHING;
-    }
-    return n_depart > n_within;
 }
 
 fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
@@ -173,7 +153,7 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
         there.whole_run = there.finding->step > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
-                 in_most_layers(ask->graph, of, i);
+                 fd_departs_in_most_layers(ask->graph, of, i);
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
         own.is &= !later;
