@@ -43,7 +43,7 @@ table = {
     "last-8-not-summed": Bug("attn_q", ["sum_cut_short:8"], "product", lambda e, s: lambda x, w: x[:, :-8] @ w[:, :-8].T),
     "last-16-rows-unwritten": Bug("attn_q", ["tile_unwritten", "zeros"], "product", after(lambda y: unwritten(y, 16))),
     "sums-in-f16": Bug("attn_q", ["f16_accumulation"], "product", sums_in_f16),
-    "ffn-row-damaged": Bug("ffn_up", [], "project", for_part("ffn_up", with_row(17, lambda w: w[17][::-1] * f32(0.7)))),
+    "ffn-row-damaged": Bug("ffn_up", ["weight_rows_wrong"], "project", for_part("ffn_up", with_row(17, lambda w: w[17][::-1] * f32(0.7)))),
     "ffn-row-of-another": Bug("ffn_up", [], "project", for_part("ffn_up", with_row(33, lambda w: w[34]))),
     "ffn-block-damaged": Bug("ffn_up", [], "project", for_part("ffn_up", with_row(5, lambda w: np.concatenate([w[5][:32] * f32(1.5), w[5][32:]])))),
     "int8-cut": Bug("attn_q", [], "as_factor", lambda e, s: lambda x: to_int8_blocks(x, snap=np.trunc), "q8"),
