@@ -28,10 +28,39 @@ static bool twin_of(const fd_hypothesis *h, const fd_trace *trace, int k, fd_hyp
     return prompt > 1 && h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->name, twins[k].fault) == 0;
 }
 
+static int32_t rope_of(const fd_diagnose_options *ask, const char *suffix) {
+    for (int32_t i = ask->finding->span_first; i < ask->finding->node; i++)
+        if (strcmp(fd_fault_suffix(&ask->graph->nodes[i]), suffix) == 0) return i;
+    return -1;
+}
+
+/* Q turned on by n positions is K turned back by n: the scores are the same. */
+static bool other_side_of(const fd_hypothesis *h, const fd_diagnose_options *ask, fd_hypothesis *out) {
+    static const char *const sides[] = {"attn_q_rope", "attn_k_rope"};
+    const bool offset = h->guess == FD_GUESS_POSITION && h->which == FD_POSITION_OFFSET && h->node >= 0;
+    const char *fault = h->guess == FD_GUESS_FAULT ? fd_fault_at(h->fault)->name : "";
+    for (int side = 0; side < 2; side++) {
+        const bool further = strcmp(fault, side ? "rope_k_one_further" : "rope_q_one_further") == 0;
+        const bool here = offset && strcmp(fd_fault_suffix(&ask->graph->nodes[h->node]), sides[side]) == 0;
+        const int32_t other = further || here ? rope_of(ask, sides[1 - side]) : -1;
+        if (other < 0) continue;
+        *out = (fd_hypothesis){.guess = FD_GUESS_POSITION,
+                               .node = other,
+                               .layer = FD_ANY_LAYER,
+                               .which = FD_POSITION_OFFSET,
+                               .n = here ? -h->n : -1};
+        if (h->node < 0) *out = fd_hypothesis_everywhere(out, ask->graph);
+        if (h->node < 0) out->layer = h->layer;
+        return true;
+    }
+    return false;
+}
+
 static void add(const fd_diagnose_options *ask, const fd_hypothesis *twin, fd_explanation *e) {
     fd_explain_fit *beside = &e->remaining[e->n_remaining++];
     *beside = e->remaining[0];
     beside->hypothesis = *twin;
+    snprintf(beside->at, sizeof beside->at, "%s", twin->node >= 0 ? ask->graph->nodes[twin->node].name : "");
     snprintf(beside->name, sizeof beside->name, "%s", fd_hypothesis_name(twin));
     fd_hypothesis_summary(twin, ask->graph, beside->summary, sizeof beside->summary);
 }
@@ -43,11 +72,12 @@ fd_code fd_add_twins(const fd_diagnose_options *ask, fd_explanation *e, fd_error
     how.as_it_is = true;
     how.rows_alone = e->rows_alone;
     if (!e->named || e->slope_rows > 0 || !through) return FD_OK;
-    for (int k = 0; k < N_TWIN; k++)
+    for (int k = 0; k <= N_TWIN; k++)
         for (int32_t i = 0; i < n && i < FD_MAX_REMAINING; i++) {
+            const fd_hypothesis *h = &e->remaining[i].hypothesis;
             fd_hypothesis twin;
             bool fits = false;
-            if (!twin_of(&e->remaining[i].hypothesis, ask->trace, k, &twin)) continue;
+            if (!(k < N_TWIN ? twin_of(h, ask->trace, k, &twin) : other_side_of(h, ask, &twin))) continue;
             FD_TRY(fd_diagnose_fits(&how, &twin, &fits, err));
             if (fits && e->n_remaining < FD_MAX_REMAINING) add(ask, &twin, e);
         }

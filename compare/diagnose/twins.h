@@ -1,5 +1,5 @@
-/* Explanations of which one gives the values of the other in every row of a step: what the table names may be its twin, which
- * no row of the table is. Later steps tell them apart. */
+/* Explanations of which one gives the values of the other in every row of a step, or in all: what is named may be its twin, which no row
+ * of the table is. Later steps tell them apart, or K's recorded rows. */
 #ifndef FD_COMPARE_DIAGNOSE_TWINS_H
 #define FD_COMPARE_DIAGNOSE_TWINS_H
 

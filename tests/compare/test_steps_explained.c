@@ -40,6 +40,25 @@ static void by_the_last(const fd_op_args *args) {
     turn_by(args, last_one);
 }
 
+/* By the position before; that before the first is the second's angle, the other way round. */
+static void one_back(const fd_op_args *args) {
+    const int64_t half = args->node->rope.n_rot / 2, n = (args->pos0 + args->n_pos) * half;
+    const float *cosines = args->rope_cos, *sines = args->rope_sin;
+    float *to = calloc((size_t)(2 * n), sizeof *to);
+    fd_op_args own = *args;
+    cr_assert(to);
+    memcpy(to + half, cosines, sizeof *to * (size_t)(n - half));
+    memcpy(to + n + half, sines, sizeof *to * (size_t)(n - half));
+    for (int64_t i = 0; i < half && n > half; i++) {
+        to[i] = cosines[half + i];
+        to[n + i] = -sines[half + i];
+    }
+    own.rope_cos = to;
+    own.rope_sin = to + n;
+    run_clean(&own);
+    free(to);
+}
+
 static void last_as_before(const fd_op_args *args) {
     const int64_t n = fd_node_width(args->node);
     float *last = (float *)args->out + (args->n_pos - 1) * n;
@@ -135,6 +154,24 @@ Test(steps, what_is_done_to_every_step_is_named_once) {
             fd_verdict_free(&v);
             fd_graph_free(faulty);
         }
+    close_model(&b);
+}
+
+/* K turned back by a position gives the scores of Q turned on by one: both are listed. */
+Test(steps, one_side_turned_on_is_the_other_turned_back) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled_everywhere(&b, "attn_k_rope", one_back);
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = fused});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_assert(e->named, "%s", unnamed_of(e));
+    bool q = false, k = false;
+    for (int32_t i = 0; i < e->n_remaining; i++) {
+        q |= strcmp(e->remaining[i].name, "rope_q_one_further") == 0;
+        k |= strstr(e->remaining[i].summary, "position - 1, at every attn_k_rope") != NULL;
+    }
+    cr_expect(q && k, "%s, %s", e->remaining[0].summary, e->n_remaining > 1 ? e->remaining[1].summary : "nothing else");
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
     close_model(&b);
 }
 
