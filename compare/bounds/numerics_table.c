@@ -13,6 +13,9 @@
 /* What ggml's CPU kernels round before a product, a replay repeats. */
 #define GGML_CPU .replays_inputs = true, .u_acc = U32, F32_OPS
 
+/* With a scale in binary32 for so many elements. */
+#define INT8_BLOCKS(n) GGML_CPU, .own_attention = true, .own_block = (n)
+
 /* What is rounded before a product with weights follows from the factors alone. */
 #define REPEATED_FACTORS(u, tiny)                                                                                      \
     .replays_inputs = true, .own_attention = true, .u_factor = (u), .tiny_in = (tiny), .u_acc = U32, F32_OPS
@@ -31,20 +34,10 @@ static const fd_numerics_class table[] = {
      GGML_CPU},
     {.name = "int8-f32kv",
      .summary = "activations in int8 blocks of 32 with scales in binary32, else binary32",
-     GGML_CPU,
-     .own_attention = true,
-     .own_block = 32},
+     INT8_BLOCKS(32)},
     /* As runq.c quantises what it reads, whatever the blocks of the weights are. */
-    {.name = "int8-64-f32kv",
-     .summary = "int8-f32kv with blocks of 64",
-     GGML_CPU,
-     .own_attention = true,
-     .own_block = 64},
-    {.name = "int8-128-f32kv",
-     .summary = "int8-f32kv with blocks of 128",
-     GGML_CPU,
-     .own_attention = true,
-     .own_block = 128},
+    {.name = "int8-64-f32kv", .summary = "int8-f32kv with blocks of 64", INT8_BLOCKS(64)},
+    {.name = "int8-128-f32kv", .summary = "int8-f32kv with blocks of 128", INT8_BLOCKS(128)},
     {.name = "int8-rows", .summary = "activations in int8 with one scale a row, else binary32", INT8_ROWS},
     {.name = "w8a8",
      .summary = "activations and weights in int8 with one scale a row, else binary32",
@@ -62,24 +55,9 @@ static const fd_numerics_class table[] = {
      GGML_CPU,
      .own_attention = true,
      .u_kv = UF16},
-    {.name = "int8-f16kv",
-     .summary = "int8-f32kv with a binary16 K/V cache",
-     GGML_CPU,
-     .own_attention = true,
-     .own_block = 32,
-     .u_kv = UF16},
-    {.name = "int8-64-f16kv",
-     .summary = "int8-64-f32kv with a binary16 K/V cache",
-     GGML_CPU,
-     .own_attention = true,
-     .own_block = 64,
-     .u_kv = UF16},
-    {.name = "int8-128-f16kv",
-     .summary = "int8-128-f32kv with a binary16 K/V cache",
-     GGML_CPU,
-     .own_attention = true,
-     .own_block = 128,
-     .u_kv = UF16},
+    {.name = "int8-f16kv", .summary = "int8-f32kv with a binary16 K/V cache", INT8_BLOCKS(32), .u_kv = UF16},
+    {.name = "int8-64-f16kv", .summary = "int8-64-f32kv with a binary16 K/V cache", INT8_BLOCKS(64), .u_kv = UF16},
+    {.name = "int8-128-f16kv", .summary = "int8-128-f32kv with a binary16 K/V cache", INT8_BLOCKS(128), .u_kv = UF16},
     {.name = "int8-rows-f16kv", .summary = "int8-rows with a binary16 K/V cache", INT8_ROWS, .u_kv = UF16},
     {.name = "w8a8-f16kv", .summary = "w8a8 with a binary16 K/V cache", INT8_ROWS, .int8_weights = true, .u_kv = UF16},
     {.name = "ggml-cpu",

@@ -10,12 +10,10 @@
 #include "compare/replay/in_order.h"
 #include "compare/replay/try_classes.h"
 
-/* The classes that leave nothing, of engines in binary32. */
-enum { MOST_TIGHT = FD_MOST_CLASSES, MOST_LIKELY = 5 };
+/* Of fewer layers a sample of three would save little. */
+enum { MANY_LAYERS = 10, MOST_LIKELY = 5 };
 
-/* Of fewer a sample of three would save little. */
-enum { MANY_LAYERS = 10 };
-
+/* A class that leaves nothing, of engines in binary32. */
 static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
     return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
@@ -145,7 +143,7 @@ static fd_code explain_with_fused_sums(fd_attribution_options *options, const fd
 
 typedef struct tight_classes {
     const fd_attribution_options *options;
-    fd_class_attempt at[MOST_TIGHT];
+    fd_class_attempt at[FD_MOST_CLASSES];
 } tight_classes;
 
 /* fd_jobs: all of them are wanted */
@@ -229,7 +227,7 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool room_alone = evidence->undecided && inferred->u_mix > 0x1p-24; /* it may be a bug's all the same */
     const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING && !room_alone;
     if (is_one && ((own.named && !own.fitted) || (nothing && !reads_table(options)))) return FD_OK;
-    for (int32_t i = 0; fd_numerics_class_at(i) && n < MOST_TIGHT; i++)
+    for (int32_t i = 0; fd_numerics_class_at(i) && n < FD_MOST_CLASSES; i++)
         if (may_be_it(fd_numerics_class_at(i), options->graph, inferred))
             tight.at[n++].class_ = fd_numerics_class_at(i);
     fd_code code = keep_likely(options, &tight, &n, err);

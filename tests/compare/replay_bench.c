@@ -169,10 +169,15 @@ void rounded_to_f16(const fd_op_args *args) {
     for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] = fd_round_f16(((float *)args->out)[i]);
 }
 
-fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how) {
+fd_graph *graph_copy(const bench *b) {
     fd_graph *graph;
     fd_error err = {0};
     cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    return graph;
+}
+
+fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how) {
+    fd_graph *graph = graph_copy(b);
     for (int32_t i = 0; i < graph->n_node; i++) {
         const char *dot = strrchr(graph->nodes[i].name, '.');
         if (dot && strcmp(dot + 1, suffix) == 0) graph->nodes[i].override = how;

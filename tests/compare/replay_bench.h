@@ -49,6 +49,9 @@ void run_clean(const fd_op_args *args);
 void third_head_scaled(const fd_op_args *args); /* by 1.01 */
 void rounded_to_f16(const fd_op_args *args);
 
+/* The model's graph, whose nodes the test may change; freed with fd_graph_free. */
+fd_graph *graph_copy(const bench *b);
+
 /* A copy of the graph in which `how` computes that tensor of every layer. */
 fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn how);
 

@@ -146,9 +146,7 @@ static void rounded_to_bf16(const fd_op_args *args) {
 
 /* bfloat16 tensors, but scores and weights, which a fused kernel keeps to itself. */
 static fd_graph *fused_in_bf16(const bench *b) {
-    fd_graph *graph;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    fd_graph *graph = graph_copy(b);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (!graph->nodes[i].over_kv && graph->nodes[i].op != FD_OP_KV_WRITE)
             graph->nodes[i].override = rounded_to_bf16;

@@ -11,9 +11,7 @@ static const char all[] = "*norm,*attn_[qkv],*rope,*cache*,*attn_out,*proj,*inp,
 
 /* All products of the layers in `how`. */
 static fd_graph *engine(const bench *b, fd_override_fn how) {
-    fd_graph *graph;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    fd_graph *graph = graph_copy(b);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (graph->nodes[i].op == FD_OP_MATMUL && graph->nodes[i].layer >= 0) graph->nodes[i].override = how;
     return graph;

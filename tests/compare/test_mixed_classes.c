@@ -17,9 +17,7 @@ static void norm_off(const fd_op_args *args) {
 
 /* Products of the layers, the logits where `logits`, in which `suffix` is what the node's name ends with; "" is in all. */
 static fd_graph *engine(const bench *b, fd_override_fn how, const char *suffix, bool logits) {
-    fd_graph *graph;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(b->graph, &graph, &err), FD_OK, "%s", err.message);
+    fd_graph *graph = graph_copy(b);
     for (int32_t i = 0; i < graph->n_node; i++) {
         fd_node *node = &graph->nodes[i];
         size_t n = strlen(node->name), end = strlen(suffix);
@@ -158,9 +156,7 @@ static void int8_heads(const fd_op_args *args) {
 
 Test(mixed_classes, a_rounded_cache_is_no_bug_of_an_engine_whose_fused_attention_hides_it) {
     bench b = open_bench(models[0], (recording){0});
-    fd_graph *graph;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(b.graph, &graph, &err), FD_OK, "%s", err.message);
+    fd_graph *graph = graph_copy(&b);
     for (int32_t i = 0; i < graph->n_node; i++)
         if (fd_node_is_kv_cache(&graph->nodes[i])) graph->nodes[i].override = int8_heads;
     recording how = {
@@ -203,9 +199,7 @@ Test(mixed_classes, factors_that_all_products_round_are_how_the_engine_multiplie
 
 Test(mixed_classes, int8_blocks_are_in_all_products_or_in_none) {
     bench b = open_bench(models[0], (recording){0});
-    fd_graph *graph;
-    fd_error err = {0};
-    cr_assert_eq(fd_graph_clone(b.graph, &graph, &err), FD_OK, "%s", err.message);
+    fd_graph *graph = graph_copy(&b);
     for (int32_t i = 0; i < graph->n_node; i++) {
         const char *dot = strrchr(graph->nodes[i].name, '.');
         if (dot && strstr(".attn_q.attn_k.attn_v", dot) && graph->nodes[i].op == FD_OP_MATMUL)

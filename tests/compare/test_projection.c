@@ -122,9 +122,7 @@ Test(projection, norm_weights_held_in_16_bits_hide_no_bug_of_one_norm) {
     for (int m = 0; m < 2 * N_MODEL; m++) {
         const bool bug = m % 2;
         bench b = open_bench(models[m / 2], (recording){.n_prompt = 8});
-        fd_error err = {0};
-        fd_graph *graph;
-        must(fd_graph_clone(b.graph, &graph, &err), &err);
+        fd_graph *graph = graph_copy(&b);
         for (int32_t i = 0; i < graph->n_node; i++)
             if (graph->nodes[i].op == FD_OP_RMS_NORM) graph->nodes[i].override = held;
         if (bug) graph->nodes[fd_graph_find(graph, "blk.3.ffn_norm")].override = held_less_one;
