@@ -29,6 +29,7 @@ bool fd_dot_is_blocks(fd_dot_type type) {
 
 static fd_dot_type type_of_class(const fd_numerics_class *c) {
     if (c->int8_rows) return FD_DOT_INT8_ROW;
+    if (c->tiny_in < 0x1p-24 && c->in_truncates) return FD_DOT_TF32_CUT;
     return c->u_factor > 0x1p-11 ? FD_DOT_BF16 : c->tiny_in < 0x1p-24 ? FD_DOT_TF32 : FD_DOT_F16;
 }
 
@@ -219,6 +220,17 @@ static void round_tf32(float *x, int64_t n) {
     }
 }
 
+/* As tensor cores read binary32: 10 bits, and nothing of the others. */
+FD_FOR_EACH_CPU
+static void cut_tf32(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= ~0x1fffu;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
     if (type == FD_DOT_INT8 || type == FD_DOT_INT8_64 ||
         type == FD_DOT_INT8_128) { /* ties go away from zero, as ggml's do */
@@ -233,6 +245,7 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         if (type == FD_DOT_F16) round_f16(x, width);
         if (type == FD_DOT_BF16) round_bf16(x, width);
         if (type == FD_DOT_TF32) round_tf32(x, width);
+        if (type == FD_DOT_TF32_CUT) cut_tf32(x, width);
         if (type == FD_DOT_INT8_ROW) round_int8_row(x, width);
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
@@ -266,7 +279,7 @@ fd_code fd_dot_round_weight(const fd_numerics_class *c, const fd_node *node, con
     out->data = NULL;
     fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
     bool fits = (type == FD_DOT_F16 && weight->dtype == FD_F16) || (type == FD_DOT_BF16 && weight->dtype == FD_BF16);
-    fits |= type == FD_DOT_TF32 && (weight->dtype == FD_F16 || weight->dtype == FD_BF16);
+    fits |= (type == FD_DOT_TF32 || type == FD_DOT_TF32_CUT) && (weight->dtype == FD_F16 || weight->dtype == FD_BF16);
     fits |= c->int8_rows && !c->int8_weights;
     if (type == FD_DOT_AS_IS || !(c->u_factor > 0) || fits) return FD_OK;
     out->dtype = FD_F32;

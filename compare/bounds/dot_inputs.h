@@ -20,7 +20,8 @@ typedef enum fd_dot_type {
     FD_DOT_INT8_64,
     FD_DOT_INT8_128,
     FD_DOT_INT8_ROW,
-    FD_DOT_TF32
+    FD_DOT_TF32,
+    FD_DOT_TF32_CUT
 } fd_dot_type;
 
 /* How engines make int8 blocks of 32 otherwise, by mistake as a rule. */

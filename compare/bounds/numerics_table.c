@@ -97,7 +97,8 @@ static const fd_numerics_class table[] = {
      F32_OPS},
     /* Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
     {.name = "tf32-cut",
-     .summary = "TF32 factors that are cut off, binary32 sums and tensors",
+     .summary = "TF32 factors that are cut off, of all products or of some shapes, binary32 sums and tensors",
+     .either = true,
      .in_truncates = true,
      .u_in = 2 * UF16,
      .u_attn = 2 * UF16,

@@ -88,7 +88,6 @@ fd_code fd_class_case_open(fd_evidence *e, const fd_numerics_class *numerics, fd
 void fd_class_case_again(fd_class_case *c) {
     const int64_t n = (int64_t)c->evidence->graph->n_node * c->evidence->n_slot;
     for (int64_t i = 0; i < n; i++) c->rows[i] = (fd_evidence_row){.z = -1};
-    c->along = c->size = 0;
     c->values_alone = false;
 }
 
@@ -141,10 +140,6 @@ static bool has_nan(const fd_attribution_row *row) {
     return false;
 }
 
-static bool is_plain_product(const fd_evidence *e, const fd_node *node) {
-    return node->op == FD_OP_MATMUL && node->layer >= 0 && e->n_way[node->id] == 0;
-}
-
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_class_case *c = user;
     fd_evidence *e = c->evidence;
@@ -162,10 +157,6 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
         double error = row->candidate[i] - row->replayed[i];
         if (!isinf(row->candidate[i]) || !isinf(row->replayed[i])) errors += error * error; /* not of masked scores */
         if (isfinite(row->replayed[i])) size += row->replayed[i] * row->replayed[i];
-    }
-    for (int64_t i = 0; is_plain_product(e, row->node) && i < row->stride; i++) {
-        c->along += (row->candidate[i] - row->replayed[i]) * row->replayed[i];
-        c->size += row->replayed[i] * row->replayed[i];
     }
     seen.tau = (float)sqrt(squares / (double)row->stride);
     seen.error = (float)sqrt(errors / (double)row->stride);

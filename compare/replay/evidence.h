@@ -63,7 +63,6 @@ typedef struct fd_class_case {
     int32_t n_direct, n_failed; /* tensors computed from recorded ones alone; of those, the ones beyond the bounds */
     bool products, attention;   /* most of these need it, as far as the class rounds them */
     int32_t n_sized, n_small;   /* rows of them judged in the class's typical bounds; of those, the ones far below */
-    double along, size;         /* of these products: Σ error · value, Σ value² */
     int32_t n_plain, n_plain_needed; /* products computed from recorded tensors alone: rounded, needed, as above */
     bool rounds_products;            /* any of those that were judged */
     fd_evidence_row *rows;           /* [n_node, n_slot]; owned */
@@ -143,9 +142,6 @@ bool fd_evidence_is_one_rounding(const fd_evidence *evidence);
 
 /* Most values are too wide for an engine that keeps its tensors in the class's type. */
 bool fd_storage_refutes(const fd_storage *storage);
-
-/* The class cuts factors off, which makes products smaller, and these are not. */
-bool fd_case_cuts_nothing(const fd_class_case *c);
 
 /* The class rounds factors, and most products have far smaller errors. */
 bool fd_case_rounds_less(const fd_class_case *c);

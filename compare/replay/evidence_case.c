@@ -17,14 +17,6 @@ bool fd_storage_refutes(const fd_storage *storage) {
     return 2 * storage->n_wide > storage->n_seen;
 }
 
-/* Cutting 13 bits off takes 2^-11 of a factor away on the average of its binade: of one factor, where the weights have few bits anyway, or of
- * both. Errors in no direction are a hundredth of that, of some thousand elements. */
-#define LEAST_CUT 0x1p-13
-
-bool fd_case_cuts_nothing(const fd_class_case *c) {
-    return c->numerics->in_truncates && !c->numerics->fast_math && c->size > 0 && !(c->along <= -LEAST_CUT * c->size);
-}
-
 bool fd_case_rounds_less(const fd_class_case *c) {
     const fd_numerics_class *n = c->numerics;
     const bool factors = n->q8_activations || (n->u_in > 0x1p-24 && !n->either);

@@ -199,9 +199,7 @@ void fd_evidence_weigh(fd_class_case *c) {
                          .first = -1,
                          .rows = c->rows,
                          .loses_to_steps = c->loses_to_steps,
-                         .values_alone = c->values_alone,
-                         .along = c->along,
-                         .size = c->size};
+                         .values_alone = c->values_alone};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];
         float z = -1;

@@ -5,21 +5,35 @@
 #include <string.h>
 
 static bool can_be_asked(const fd_replay *replay, const fd_node *node) {
-    if (!replay->o.numerics->either || node->op != FD_OP_MATMUL || replay->state[node->input[0]].missing) return false;
+    const bool is_product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
+    if (!replay->o.numerics->either || !is_product || replay->state[node->input[0]].missing) return false;
     for (int32_t r = 0; r < replay->n_pos; r++)
         if (!replay->recorded[r]) return false;
     return true;
 }
 
-/* Most elements, because those that a bug damaged are off by much in both. */
-static bool is_nearer(const double *candidate, const double *rounded, const double *plain, int64_t n) {
-    int64_t n_rounded = 0, n_plain = 0;
+/* Most elements, because those that a bug damaged are off by much in all. */
+static bool is_nearer(const double *candidate, const double *rounded, const double *best, int64_t n) {
+    int64_t n_rounded = 0, n_best = 0;
     for (int64_t i = 0; i < n; i++) {
-        const double to_rounded = fabs(candidate[i] - rounded[i]), to_plain = fabs(candidate[i] - plain[i]);
-        n_rounded += to_rounded < to_plain;
-        n_plain += to_plain < to_rounded;
+        const double to_rounded = fabs(candidate[i] - rounded[i]), to_best = fabs(candidate[i] - best[i]);
+        n_rounded += to_rounded < to_best;
+        n_best += to_best < to_rounded;
     }
-    return n_rounded > n_plain;
+    return n_rounded > n_best;
+}
+
+/* Rows that are nearer with factors of `own` take the place of those in replay->y. */
+static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_op_args args, int64_t stride, fd_error *err) {
+    const fd_numerics_class *given = replay->o.numerics;
+    replay->o.numerics = own;
+    fd_code code = fd_replay_run_f64(replay, args, err);
+    replay->o.numerics = given;
+    const double *rounded = args.out;
+    for (int64_t at = 0; at < replay->n_pos * stride && code == FD_OK; at += stride)
+        if (is_nearer(replay->candidate + at, rounded + at, replay->y + at, stride))
+            memcpy(replay->y + at, rounded + at, sizeof *rounded * (size_t)stride);
+    return code;
 }
 
 fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_args args,
@@ -32,19 +46,16 @@ fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_a
     if (!rounded) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     fd_numerics_class *own = &replay->of_product;
     *own = *given;
-    own->either = false;
+    own->either = own->in_truncates = false;
     own->u_in = 0;
     own->u_factor = given->u_in;
     own->replays_inputs = own->own_attention = own->all_products = true;
-    replay->o.numerics = own;
     args.out = rounded;
-    fd_code code = fd_replay_run_f64(replay, args, err);
-    replay->o.numerics = given;
-    for (int64_t at = 0; at < n && code == FD_OK; at += stride)
-        if (is_nearer(replay->candidate + at, rounded + at, replay->y + at, stride))
-            memcpy(replay->y + at, rounded + at, sizeof *rounded * (size_t)stride);
+    fd_code code = try_factors(replay, own, args, stride, err);
+    own->in_truncates = given->in_truncates;
+    if (code == FD_OK && own->in_truncates) code = try_factors(replay, own, args, stride, err);
     own->u_factor = 0; /* what is rounded is known */
-    own->replays_inputs = false;
+    own->replays_inputs = own->in_truncates = false;
     free(rounded);
     if (code == FD_OK) *class_ = own;
     return code;

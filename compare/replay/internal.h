@@ -3,6 +3,7 @@
 #ifndef FD_COMPARE_REPLAY_INTERNAL_H
 #define FD_COMPARE_REPLAY_INTERNAL_H
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/replay/replay.h"
 
 enum { FD_REPLAY_SAMPLES = 4 };
@@ -28,6 +29,7 @@ struct fd_replay {
     fd_weight rounded_weight;              /* the last one that the class rounds; its data is owned */
     fd_numerics_class of_product;          /* factors.h */
     int32_t rounded;                       /* which node's; -1: none */
+    fd_dot_type rounded_type;              /* and how */
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */
     double

@@ -139,14 +139,16 @@ static fd_code run_gelu_table(const fd_replay *replay, fd_op_args args, fd_error
     return FD_OK;
 }
 
-/* Of the same node as before it is there: samples read it, too. */
+/* Of the same node and type as before it is there: samples read it, too. */
 static fd_code round_weight(fd_replay *replay, fd_op_args *args, fd_error *err) {
     const fd_weight *own = args->weight[0];
     if (!own || !(replay->o.numerics->u_factor > 0)) return FD_OK;
-    if (replay->rounded != args->node->id) {
+    const fd_dot_type type = fd_dot_type_of(replay->o.numerics, args->node, own, 0);
+    if (replay->rounded != args->node->id || replay->rounded_type != type) {
         free((void *)replay->rounded_weight.data);
         replay->rounded_weight.data = NULL;
         replay->rounded = args->node->id;
+        replay->rounded_type = type;
         FD_TRY(fd_dot_round_weight(replay->o.numerics, args->node, own, &replay->rounded_weight, err));
     }
     if (replay->rounded_weight.data) args->weight[0] = &replay->rounded_weight;

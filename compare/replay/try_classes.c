@@ -122,7 +122,7 @@ static bool is_refuted(const search *s, const fd_class_case *own) {
     /* it takes 16-bit values as they come */
     const bool mixed = c->u_shown > 0;
     bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, c));
-    room_alone |= fd_evidence_shapes_disagree(s->seen, own) || fd_case_cuts_nothing(own) || fd_case_rounds_less(own);
+    room_alone |= fd_evidence_shapes_disagree(s->seen, own) || fd_case_rounds_less(own);
     return !of_the_type && (fd_case_refuted(own) || room_alone);
 }
 
