@@ -30,7 +30,7 @@ bool fd_dot_is_blocks(fd_dot_type type) {
 static fd_dot_type type_of_class(const fd_numerics_class *c) {
     if (c->int8_rows) return FD_DOT_INT8_ROW;
     if (c->tiny_in < 0x1p-24 && c->in_truncates) return FD_DOT_TF32_CUT;
-    return c->u_factor > 0x1p-11 ? FD_DOT_BF16 : c->tiny_in < 0x1p-24 ? FD_DOT_TF32 : FD_DOT_F16;
+    return c->u_factor > 0x1p-10 ? FD_DOT_BF16 : c->tiny_in < 0x1p-24 ? FD_DOT_TF32 : FD_DOT_F16;
 }
 
 static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {

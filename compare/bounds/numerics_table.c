@@ -95,11 +95,13 @@ static const fd_numerics_class table[] = {
      .tiny_in = TINY32,
      .u_acc = U32,
      F32_OPS},
-    /* Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. */
+    /* Tensor cores given raw binary32 cut the rest off: twice the error of rounding, with a mean. ggml's CUDA kernels do it where a few
+     * rows meet binary32 weights, leave single rows in binary32, hand many to cuBLAS, and are compiled with -use_fast_math. */
     {.name = "tf32-cut",
      .summary = "TF32 factors that are cut off, of all products or of some shapes, binary32 sums and tensors",
      .either = true,
      .in_truncates = true,
+     .fast_math = true,
      .u_in = 2 * UF16,
      .u_attn = 2 * UF16,
      .tiny_in = TINY32,
