@@ -11,4 +11,8 @@
 fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_args args,
                                  const fd_numerics_class **class_, fd_error *err);
 
+/* The same of rows beside binary16 weights, in classes that make factors as ggml does: those that such sums in binary32 do not give take
+ * the sums of its CUDA kernel of single rows (half_sums.h), where these are nearer. */
+fd_code fd_replay_choose_sums(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err);
+
 #endif
