@@ -15,6 +15,7 @@ const char *fd_tile_rule_name(fd_tile_rule rule) {
         [FD_TILES_EDGE_TWICE] = "flash_key_twice",
         [FD_TILES_OWN_TWICE] = "flash_own_key_twice",
         [FD_TILES_FIRST_TWICE] = "flash_first_key_twice",
+        [FD_TILES_LAST_UNCOUNTED] = "flash_last_tile_uncounted",
         [FD_TILES_AVERAGED] = "split_kv_averaged",
         [FD_TILES_ADDED] = "split_kv_added",
         [FD_TILES_UNSCALED] = "split_kv_not_rescaled",
@@ -75,10 +76,23 @@ static void take_own_maxima(int32_t tile, float *w, int32_t n) {
     for (int32_t t = 0; t < n && all > 0; t++) w[t] = (float)((double)w[t] / all);
 }
 
-static void divide_by_first_sum(int32_t tile, float *w, int32_t n) {
-    double first = 0;
-    for (int32_t t = 0; t < tile_end(tile, 0, n); t++) first += (double)w[t];
-    for (int32_t t = 0; t < n && first > 0; t++) w[t] = (float)((double)w[t] / first);
+/* By the sum of the first `n_counted` of them; all are divided by theirs already. */
+static void divide_by_sum_of(int32_t n_counted, float *w, int32_t n) {
+    double sum = 0;
+    for (int32_t t = 0; t < n_counted; t++) sum += (double)w[t];
+    for (int32_t t = 0; t < n && n_counted < n && sum > 0; t++) w[t] = (float)((double)w[t] / sum);
+}
+
+/* A row that has no whole tile has no rest either; a sink has its part of `all`, which stays as it is. */
+static void leave_last_uncounted(int32_t tile, float *w, int32_t n) {
+    const int32_t counted = tile > 0 && n > tile ? n - n % tile : n;
+    double all = 0, sum = 0;
+    for (int32_t t = 0; t < n; t++) {
+        if (t < counted) sum += (double)w[t];
+        all += (double)w[t];
+    }
+    if (1 - all > 1e-5) sum += 1 - all; /* less is what binary32 leaves of 1 */
+    for (int32_t t = 0; t < n && counted < n && sum > 0; t++) w[t] = (float)((double)w[t] / sum);
 }
 
 /* A sink has its part of 1, which stays as it is. */
@@ -103,7 +117,9 @@ void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n)
     else if (rule >= FD_TILES_EDGE_TWICE && rule <= FD_TILES_FIRST_TWICE)
         count_twice(rule, tile, weights, n);
     else if (rule == FD_TILES_FIRST_SUM)
-        divide_by_first_sum(tile, weights, n);
+        divide_by_sum_of(tile_end(tile, 0, n), weights, n);
+    else if (rule == FD_TILES_LAST_UNCOUNTED)
+        leave_last_uncounted(tile, weights, n);
     else
         rescale_nothing(rule, tile, weights, n);
 }

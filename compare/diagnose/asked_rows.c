@@ -62,6 +62,12 @@ static int32_t most_rows(const span_cost *cost) {
     return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
 }
 
+int32_t fd_step_of(const fd_trace *trace, int32_t pos) {
+    int32_t step = 0;
+    while (step + 1 < fd_trace_n_step(trace) && fd_trace_steps(trace)[step + 1].pos0 <= pos) step++;
+    return step;
+}
+
 int32_t fd_prompt_length(const fd_trace *trace) {
     const fd_trace_step *steps = fd_trace_steps(trace);
     int32_t n = 0;
@@ -100,9 +106,9 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;
     if (end > from + n_row) end = from + n_row > pos ? from + n_row : pos + 1;
     if (most > 0 && end > pos + most) end = pos + most;
-    /* it may be the row before, of this step or of the one before */
-    bool context =
-        !history && node->op != FD_OP_KV_WRITE && ((most > 0 && from > first) || (o->row_before && from > 0));
+    /* it may be the row before, of this step or of the one before, which is all that a step of one position can have of it */
+    bool context = !history && node->op != FD_OP_KV_WRITE &&
+                   ((most > 0 && from > first) || ((o->row_before || r->row_by_row) && from > 0));
     from -= context;
     r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
     r->n_context = history ? first : 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compare/describe.h"
+#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/replay/in_order.h"
 
@@ -102,17 +103,11 @@ static fd_explain_fit fit_of(const search *s, int32_t bug, const fd_projection *
     return fit;
 }
 
-static int32_t step_of(const fd_trace *trace, int32_t pos) {
-    int32_t step = 0;
-    while (step + 1 < fd_trace_n_step(trace) && fd_trace_steps(trace)[step + 1].pos0 <= pos) step++;
-    return step;
-}
-
 fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
                                  int32_t span_first) {
     return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
                              .node = node,
-                             .step = step_of(trace, p->pos),
+                             .step = fd_step_of(trace, p->pos),
                              .pos = p->pos,
                              .worst = p->element,
                              .candidate = p->candidate,

@@ -105,11 +105,14 @@ fd_code fd_inputs_gather(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs
             in->any_sample |= w && w->sample[d];
         }
         if (!*tried) continue;
-        if (fd_hypothesis_changes_input(&ev->h, args->node, k))
-            FD_TRY(change_inputs(ev, args, k, FD_DOT_AS_IS, in, err));
+        const bool changes = fd_hypothesis_changes_input(&ev->h, args->node, k);
+        const fd_dot_type type = fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), k);
+        /* a sum loses elements of blocks that were made of all of them */
+        const bool after = changes && ev->h.guess == FD_GUESS_INPUT_TAIL && fd_dot_is_blocks(type);
+        if (changes && !after) FD_TRY(change_inputs(ev, args, k, FD_DOT_AS_IS, in, err));
         in->unrounded[k] = in->x[k];
-        fd_dot_type type = fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), k);
         if (type != FD_DOT_AS_IS) FD_TRY(change_inputs(ev, args, k, type, in, err));
+        if (after) FD_TRY(change_inputs(ev, args, k, FD_DOT_AS_IS, in, err));
     }
     return *tried ? unhide(ev, args, in, tried, err) : FD_OK;
 }

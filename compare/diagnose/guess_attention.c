@@ -22,9 +22,15 @@ static fd_code try_parts_of_step(fd_trial *t, fd_hypothesis h, int32_t parts, fd
     return h.n < 2 || h.n >= n_kv || is_width(h.n) ? FD_OK : fd_trial_try(t, &h, err);
 }
 
+/* Of fewer keys than two tiles have, the last tile that is not counted leaves the first one's sum, and so may half a tile: one does not
+ * exclude the others. */
+static bool may_be_twins(int rule) {
+    return rule == FD_TILES_FIRST_SUM || rule == FD_TILES_LAST_UNCOUNTED;
+}
+
 static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
     for (int rule = 0; rule < FD_TILE_RULE_COUNT; rule++)
-        for (int i = 0; i < N_TILE && !fd_trial_fits(t); i++) {
+        for (int i = 0; i < N_TILE && (!fd_trial_fits(t) || may_be_twins(rule)); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_TILES, .node = node->id, .which = rule, .n = tiles[i]};
             bool parts = rule >= FD_TILES_AVERAGED;
             if ((rule == FD_TILES_OWN_TWICE || rule == FD_TILES_FIRST_TWICE) && h.n != 1) continue;

@@ -140,6 +140,16 @@ static fd_code try_blocks(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* Readers of one tensor in one slot, together: their rows are those of the position before. */
+static fd_code try_row_before(fd_trial *t, int32_t read, int slot, fd_op op, fd_error *err) {
+    fd_hypothesis h = {.guess = FD_GUESS_INPUT, .node = -1, .layer = FD_ANY_LAYER, .ops = (int32_t)op + 1};
+    h.which = slot;
+    h.readers = read + 1;
+    h.other = read;
+    h.n = 1;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
 /* Products that read one tensor are often one matrix: Q, K and V, gate and up. Together they read another tensor, or leave out
  * the end of their sums. */
 static fd_code try_readers(fd_trial *t, int32_t read, fd_error *err) {
@@ -156,18 +166,25 @@ static fd_code try_readers(fd_trial *t, int32_t read, fd_error *err) {
     h.other = 0;
     for (h.n = 1; h.n <= 512 && h.n < fd_node_width(right) && !fd_trial_fits(t); h.n *= 2)
         FD_TRY(fd_trial_try(t, &h, err));
-    return FD_OK;
+    return try_row_before(t, read, 0, FD_OP_MATMUL, err);
+}
+
+/* Of the span, the nodes of `op` that read `read` in `slot`. */
+static int32_t readers_of(const fd_trial *t, int32_t read, int slot, fd_op op) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &graph_of(t)->nodes[t->span[i]];
+        n += node->op == op && node->input[slot] == read;
+    }
+    return n;
 }
 
 static fd_code try_fused_products(fd_trial *t, fd_error *err) {
     const fd_graph *graph = graph_of(t);
     for (int32_t read = graph->n_node - 1; read >= 0 && !fd_trial_fits(t); read--) {
-        int32_t n = 0;
-        for (int32_t i = 0; i < t->n_span; i++) {
-            const fd_node *node = &graph->nodes[t->span[i]];
-            n += node->op == FD_OP_MATMUL && node->input[0] == read;
-        }
-        if (n > 1) FD_TRY(try_readers(t, read, err));
+        if (readers_of(t, read, 0, FD_OP_MATMUL) > 1) FD_TRY(try_readers(t, read, err));
+        if (readers_of(t, read, 1, FD_OP_EXPERT_MATMUL) > 1) /* the ids of experts */
+            FD_TRY(try_row_before(t, read, 1, FD_OP_EXPERT_MATMUL, err));
     }
     return FD_OK;
 }
@@ -179,8 +196,7 @@ static fd_code try_layers(fd_trial *t, fd_error *err) {
     int32_t n_norm = 0;
     for (int32_t i = 0; i < t->n_span; i++) {
         const fd_node *node = &graph->nodes[t->span[i]];
-        n_norm +=
-            node->layer == layer && fd_node_is_norm(node) && node->n_dim == 1;
+        n_norm += node->layer == layer && fd_node_is_norm(node) && node->n_dim == 1;
     }
     for (int32_t away = 1; away < n_layer && n_norm > 0 && layer >= 0; away++)
         for (int sign = -1; sign <= 1 && !fd_trial_fits(t); sign += 2) {

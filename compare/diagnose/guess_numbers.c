@@ -225,9 +225,11 @@ static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_
     h.which = FD_TOKEN_MODULO; /* an id in a type that is too short */
     for (h.n = 1 << 7; h.n <= 1 << 16 && !fd_trial_fits(t); h.n *= 2) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_TOKEN_BEFORE; /* a step that is fed those of an earlier one; within a step other rows say it */
-    for (h.n = 1; h.n <= t->all.request->n_tokens_before && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
+    const fd_explain_request *r = t->all.request;
+    const int32_t n_before = r->n_tokens_before + (r->args.pos0 > 0 ? r->n_unjudged : 0);
+    for (h.n = 1; h.n <= n_before && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
     h.n = -1; /* labels for inputs */
-    return t->all.request->n_tokens_after > 0 && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+    return r->n_tokens_after > 0 && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
 }
 
 /* Of several that are near the rows none is the name; and what else gives them may be simpler. */

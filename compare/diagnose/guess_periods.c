@@ -50,9 +50,22 @@ static fd_code try_run(fd_trial *t, fd_hypothesis *h, int32_t first, int32_t n, 
     return distance < t->few_left / 8 ? fd_trial_try(t, h, err) : FD_OK;
 }
 
+/* A vector's lanes: one is lost where they are added up, or counted twice. */
+static fd_code try_lanes(fd_trial *t, const fd_node *node, int64_t width, fd_error *err) {
+    for (int32_t lanes = 4; lanes <= BLOCK && width % lanes == 0; lanes *= 2)
+        for (int32_t lane = 0; lane < lanes; lane++)
+            for (int times = 0; times <= 2 && !fd_trial_fits(t); times += 2) {
+                fd_hypothesis h = {
+                    .guess = FD_GUESS_INPUT_TAIL, .node = node->id, .end = lanes, .other = 1, .value = times};
+                FD_TRY(try_run(t, &h, lane, 1, err));
+            }
+    return FD_OK;
+}
+
 fd_code fd_guess_blocks_of_sums(fd_trial *t, const fd_node *node, fd_error *err) {
     if (node->op != FD_OP_MATMUL && node->op != FD_OP_EXPERT_MATMUL) return FD_OK;
     const int64_t width = t->all.request->args.graph->weights[node->weight[0]].n_col;
+    FD_TRY(try_lanes(t, node, width, err));
     for (int32_t each = 2 * BLOCK; each <= LONGEST && width % each == 0; each *= 2) {
         fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .end = each, .other = 1};
         for (int32_t n = BLOCK; n < each; n += BLOCK)

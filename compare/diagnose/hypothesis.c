@@ -87,7 +87,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_HEAD_NUMBERS) return fd_has_head_numbers(node);
     if (h->guess == FD_GUESS_EXPERTS && !is_of_experts(h, node)) return false;
     if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
-    if (h->node < 0 && h->readers > 0 && node->input[0] != h->readers - 1) return false;
+    if (h->node < 0 && h->readers > 0 && node->input[h->which] != h->readers - 1) return false;
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
         return is_recurrent(node->op) && (h->which == FD_STATE_FRESH || node->op != FD_OP_WKV7);
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;

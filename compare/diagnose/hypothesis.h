@@ -18,7 +18,7 @@ typedef enum fd_guess {
     FD_GUESS_INPUT, /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_ORDER, /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
-    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, are left out; of
+    FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, count `value` times, 0 or 2; of
                               attention's weights: keys after the last whole tile of `n`, counted to the row's own (`which`
                               0) or to the step's last (1) */
     FD_GUESS_PARTIAL, /* elements [first, end) of every input row count `value` times: rank `which` of `n`; `other` 1: and the bias is left out; `keys` 1: the
@@ -183,7 +183,7 @@ typedef struct fd_hypothesis {
     int32_t layer;   /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
     int32_t ops;     /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
     char kind[24];   /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
-    int32_t readers; /* node -1: those alone whose first input is node `readers` - 1; 0: any */
+    int32_t readers; /* node -1: those alone whose input `which` is node `readers` - 1; 0: any */
     uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
     int32_t rank,
         n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of the FFN's elements; n_rank 0: in all */

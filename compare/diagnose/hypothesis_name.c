@@ -40,7 +40,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_INPUT: return h->n ? "earlier_input" : "other_input";
     case FD_GUESS_INPUT_ORDER: return "other_input_order";
     case FD_GUESS_INPUT_FACTOR: return "input_factor";
-    case FD_GUESS_INPUT_TAIL: return "sum_cut_short";
+    case FD_GUESS_INPUT_TAIL: return h->value > 0 ? "sum_counts_twice" : "sum_cut_short";
     case FD_GUESS_PARTIAL: return h->keys ? "tp_not_reduced" : h->value > 0 ? "tp_partial_twice" : "tp_partial_missing";
     case FD_GUESS_TILES: return fd_tile_rule_name((fd_tile_rule)h->which);
     case FD_GUESS_CACHE: return cache_name(h);

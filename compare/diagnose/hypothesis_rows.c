@@ -170,7 +170,8 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
     int64_t each = h->end > 0 && width % h->end == 0 ? h->end : width;
     if (h->guess == FD_GUESS_INPUT_TAIL)
         for (int64_t at = each; at <= n && h->n <= each; at += each)
-            memset(rows + at - (h->other ? each - h->first : h->n), 0, sizeof *rows * (size_t)h->n);
+            for (int64_t i = at - (h->other ? each - h->first : h->n), k = 0; k < h->n; k++)
+                rows[i + k] *= (float)h->value;
     if (h->guess == FD_GUESS_PARTIAL)
         for (int64_t i = 0; i < n; i++)
             if ((i % width >= h->first && i % width < h->end) == (h->keys == 0)) rows[i] *= (float)h->value;

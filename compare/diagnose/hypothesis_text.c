@@ -15,7 +15,11 @@
 static void input_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *own = h->node < 0 ? NULL : &graph->nodes[h->node];
     if (h->node < 0 && h->readers > 0) {
-        SAY("what reads %s reads %s", graph->nodes[h->readers - 1].name, graph->nodes[h->other].name);
+        const char *name = graph->nodes[h->readers - 1].name;
+        if (h->n)
+            SAY("what reads %s reads it of %d position%s before", name, h->n, h->n == 1 ? "" : "s");
+        else
+            SAY("what reads %s reads %s", name, graph->nodes[h->other].name);
         return;
     }
     const char *was = own && own->input[h->which] >= 0 ? graph->nodes[own->input[h->which]].name : "its input";
@@ -180,8 +184,11 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             break;
         }
         if (h->node >= 0 && h->end > 0 && node->weight[0] >= 0 && h->end < graph->weights[node->weight[0]].n_col) {
-            if (h->other)
-                SAY("elements %d…%d of every %d of its sums are left out", h->first, h->first + h->n - 1, h->end);
+            const char *what = h->value > 0 ? "counted twice" : "left out";
+            if (h->other && h->n == 1)
+                SAY("element %d of every %d of its sums is %s", h->first, h->end, what);
+            else if (h->other)
+                SAY("elements %d…%d of every %d of its sums are %s", h->first, h->first + h->n - 1, h->end, what);
             else
                 SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
             break;

@@ -55,6 +55,7 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_EDGE_TWICE] = "the first key of a tile is mixed in with the tile before it, too",
         [FD_TILES_OWN_TWICE] = "a token's own key is mixed in twice",
         [FD_TILES_FIRST_TWICE] = "the first key, with which the running state begins, is mixed in again",
+        [FD_TILES_LAST_UNCOUNTED] = "the last tile, which is not whole, is left out of the sum",
         [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
         [FD_TILES_UNSCALED] = "the outputs and sums of parts of the keys are added, each off its own maximum",
         [FD_TILES_FIRST_SUM] = "the outputs of parts of the keys are divided by the sum of the first",

@@ -1,8 +1,17 @@
 #include "compare/diagnose/later_steps.h"
 
+#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/forms.h"
 
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
+
+static int32_t own_step(const fd_diagnose_options *ask) {
+    return fd_step_of(ask->trace, ask->finding->pos);
+}
+
+static int32_t own_step_begins(const fd_diagnose_options *ask) {
+    return fd_trace_steps(ask->trace)[own_step(ask)].pos0;
+}
 
 /* The first position of a step that departs; -1. */
 static int32_t departs_at(const fd_trace_step *step, const float *z, int32_t n_pos) {
@@ -34,7 +43,7 @@ static fd_node_finding at_step(const fd_diagnose_options *ask, int32_t step, con
 
 /* Rows of that step which depart one after another, from the finding's on. */
 static int32_t rows_together(const fd_diagnose_options *ask, const float *z, int32_t n_pos) {
-    const fd_trace_step *step = &fd_trace_steps(ask->trace)[ask->finding->step];
+    const fd_trace_step *step = &fd_trace_steps(ask->trace)[own_step(ask)];
     int32_t n = 0;
     while (ask->finding->pos + n < step->pos0 + step->n_pos && ask->finding->pos + n < n_pos &&
            !(z[ask->finding->pos + n] <= 1))
@@ -58,8 +67,8 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     bool holds[FD_MAX_REMAINING];
     int32_t steps[N_ASKED], n = e->n_remaining < FD_MAX_REMAINING ? e->n_remaining : FD_MAX_REMAINING, n_left = 0;
     if (!e->named || n < 2) return FD_OK;
-    choose_steps(ask->trace, ask->finding->step, z, n_pos, steps);
-    int32_t next = ask->finding->step + 1;
+    choose_steps(ask->trace, own_step(ask), z, n_pos, steps);
+    int32_t next = own_step(ask) + 1;
     bool right = steps[0] < 0; /* no later step departs: what would make it depart goes */
     if (right && next < fd_trace_n_step(ask->trace) && fd_trace_steps(ask->trace)[next].pos0 < n_pos) steps[0] = next;
     for (int32_t k = 0; k < n; k++) {
@@ -73,7 +82,7 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
             there.rows_alone = e->rows_alone;
             there.as_it_is = true;
             there.whole_run = ask->finding->span_first != ask->finding->node;
-            there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
+            there.whole_from = own_step_begins(ask);
             FD_TRY(fd_diagnose_fits(&there, &e->remaining[k].hypothesis, &holds[k], err));
         }
         n_left += holds[k];
@@ -120,7 +129,7 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
     int32_t steps[N_ASKED];
     *out = (fd_node_finding){0};
     if (!e->named || e->slope_rows > 0 || !may_ask_later(ask)) return FD_OK;
-    choose_steps(ask->trace, first->step, z, n_pos, steps);
+    choose_steps(ask->trace, own_step(ask), z, n_pos, steps);
     for (int i = 0; i < N_ASKED; i++) {
         fd_diagnose_options there = *ask;
         bool yes;
@@ -129,7 +138,7 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
         there.finding = &finding;
         there.as_it_is = true;
         there.whole_run = first->span_first != first->node;
-        there.whole_from = fd_trace_steps(ask->trace)[first->step].pos0; /* steps before it do not depart */
+        there.whole_from = own_step_begins(ask); /* steps before it do not depart */
         FD_TRY(gives(&there, e, z, n_pos, &yes, err));
         if (yes) continue;
         *out = finding;
@@ -164,10 +173,11 @@ enum { MOST_REFUTED = 4 };
 static int32_t right_step_before(const fd_diagnose_options *ask, const float *z) {
     const fd_node_finding *f = ask->finding;
     const fd_trace_step *steps = fd_trace_steps(ask->trace);
-    if (f->step < 1 || f->span_first == f->node || ask->n_without > 0) return -1;
-    if (steps[f->step].n_pos != 1 || steps[f->step - 1].n_pos != 1) return -1;
-    const float before = z[steps[f->step - 1].pos0];
-    return before >= 0 && before <= 1 ? f->step - 1 : -1;
+    const int32_t step = own_step(ask);
+    if (step < 1 || f->span_first == f->node || ask->n_without > 0) return -1;
+    if (steps[step].n_pos != 1 || steps[step - 1].n_pos != 1) return -1;
+    const float before = z[steps[step - 1].pos0];
+    return before >= 0 && before <= 1 ? step - 1 : -1;
 }
 
 /* A row of the cache that its own step finds right may be lost after it. */
@@ -209,11 +219,28 @@ static int32_t rows_departing(const fd_trace_step *step, const float *z, int32_t
 /* The later step with most rows that depart; -1: none. */
 static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int32_t n_pos) {
     int32_t best = -1, most = 0;
-    for (int32_t s = ask->finding->step + 1; s < fd_trace_n_step(ask->trace); s++) {
+    for (int32_t s = own_step(ask) + 1; s < fd_trace_n_step(ask->trace); s++) {
         int32_t n = rows_departing(&fd_trace_steps(ask->trace)[s], z, n_pos);
         if (n > most) best = s, most = n;
     }
     return best;
+}
+
+/* Another name than `refuted`, which does not hold `there`; *yes: one that does. */
+static fd_code explain_without(const fd_diagnose_options *ask, const fd_diagnose_options *there,
+                               const fd_explanation *refuted, const float *z, int32_t n_pos, fd_explanation *out,
+                               bool *yes, fd_error *err) {
+    fd_hypothesis without[MOST_REFUTED];
+    fd_diagnose_options how = *ask;
+    *yes = false;
+    *out = *refuted;
+    for (how.n_without = 0; how.n_without < MOST_REFUTED && out->named && !*yes;) {
+        without[how.n_without++] = out->remaining[0].hypothesis;
+        how.without = without;
+        FD_TRY(fd_diagnose(&how, out, err));
+        if (out->named) FD_TRY(gives(there, out, z, n_pos, yes, err));
+    }
+    return FD_OK;
 }
 
 /* Position 15 of 16 is 0 modulo 15. So must those after it be, or it was that row alone. */
@@ -224,7 +251,7 @@ static bool folds_positions(const fd_explanation *e) {
 
 fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                           fd_error *err) {
-    int32_t later = fullest_step(ask, z, n_pos), next = ask->finding->step + 1;
+    int32_t later = fullest_step(ask, z, n_pos), next = own_step(ask) + 1;
     const bool right = later < 0;
     fd_explanation other;
     bool yes;
@@ -236,16 +263,18 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
     fd_diagnose_options there = *ask;
     there.finding = &finding;
     there.whole_run = true;
-    there.whole_from = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
+    there.whole_from = own_step_begins(ask);
     there.right_too = right;
     there.as_it_is = true;
     FD_TRY(gives(&there, e, z, n_pos, &yes, err));
     if (yes) return FD_OK;
-    there.whole_run = there.right_too = false;
+    fd_diagnose_options alone = there, first = *ask;
+    alone.whole_run = false;
+    first.as_it_is = true;
     other.named = false;
-    if (!right) FD_TRY(fd_diagnose(&there, &other, err));
-    there.finding = ask->finding;
-    if (other.named) FD_TRY(gives(&there, &other, z, n_pos, &yes, err));
+    if (!right) FD_TRY(fd_diagnose(&alone, &other, err));
+    if (other.named) FD_TRY(gives(&first, &other, z, n_pos, &yes, err));
+    if (!yes) FD_TRY(explain_without(ask, &there, e, z, n_pos, &other, &yes, err));
     if (yes) {
         *e = other;
         return FD_OK;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/mixed.h"
 #include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
@@ -150,7 +151,7 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
     for (int32_t i = 0; i < ask->graph->n_node && own.is; i++) {
         fd_diagnose_options there = *ask;
         there.finding = &of->introduced[i];
-        there.whole_run = there.finding->step > 0; /* earlier steps' rows are kept so, too */
+        there.whole_run = fd_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
                  fd_departs_in_most_layers(ask->graph, of, i);

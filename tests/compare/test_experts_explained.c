@@ -27,6 +27,19 @@ static void two_rows_each(const fd_op_args *args) {
             memset((float *)args->out + i * n, 0, sizeof(float) * (size_t)n);
 }
 
+/* A step of one row has the ids that the step before it ended with. */
+static void ids_of_the_step_before(const fd_op_args *args) {
+    enum { MOST_NODES = 512, MOST_USED = 8 };
+    static float last[MOST_NODES][N_PREFILL + N_DECODE][MOST_USED];
+    const int32_t k = args->node->shape[0], end = args->pos0 + args->n_pos;
+    fd_op_args own = *args;
+    cr_assert(k <= MOST_USED && args->node->id < MOST_NODES);
+    memcpy(last[args->node->id][end - 1], (const float *)args->in[1] + (args->n_pos - 1) * k,
+           sizeof(float) * (size_t)k);
+    if (args->n_pos == 1) own.in[1] = last[args->node->id][args->pos0 - 1];
+    run_clean(&own);
+}
+
 static float *weights; /* of the step, by the node that computes them; owned */
 
 static void keep_weights(const fd_op_args *args) {
@@ -98,6 +111,24 @@ Test(experts, rows_beyond_their_room_are_named) {
     expect_said(&b, spoiled_everywhere(&b, "ffn_moe_down", two_rows_each),
                 (recording){.emulated = "f32", .tensors = all}, "experts_left_out", "an expert takes so many rows",
                 NULL);
+    close_model(&b);
+}
+
+/* Which experts were chosen is not recorded. */
+Test(experts, ids_of_the_step_before_are_named_at_a_product_and_through_all_of_them) {
+    static const char *const also[] = {"ffn_moe_up", "ffn_moe_down"};
+    static const char *const recorded[] = {"[!b]*,*attn*,*norm,*inp,*moe_[gud]*,*moe_out,*l_out",
+                                           "token_embd,*attn*,*ffn_norm,*ffn_inp,*l_out,logits"};
+    bench b = open_arch("llama-moe");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (int i = 0; i < 2; i++) {
+        fd_graph *faulty = spoiled_everywhere(&b, "ffn_moe_gate", ids_of_the_step_before);
+        for (int32_t k = 0; k < faulty->n_node; k++)
+            if (ends_with(faulty->nodes[k].name, also[0]) || ends_with(faulty->nodes[k].name, also[1]))
+                faulty->nodes[k].override = ids_of_the_step_before;
+        expect_said(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[i]}, "earlier_input",
+                    "of 1 position before", NULL);
+    }
     close_model(&b);
 }
 

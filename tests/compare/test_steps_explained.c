@@ -102,6 +102,20 @@ static void two_rows_lost(const fd_op_args *args) {
     free(rows);
 }
 
+/* From the prompt's last row on key 0 is hidden: in that row alone, all keys but the last `N_PREFILL` - 1 are. */
+static void first_key_hidden_later(const fd_op_args *args) {
+    const int64_t n_row = args->n_pos * args->node->shape[0];
+    float *scores = malloc(sizeof *scores * (size_t)(n_row * args->n_kv));
+    fd_op_args own = *args;
+    cr_assert(scores);
+    memcpy(scores, args->in[0], sizeof *scores * (size_t)(n_row * args->n_kv));
+    for (int64_t i = 0; i < n_row; i++)
+        if (args->pos0 + i / args->node->shape[0] >= N_PREFILL - 1) scores[i * args->n_kv] = -INFINITY;
+    own.in[0] = scores;
+    run_clean(&own);
+    free(scores);
+}
+
 static const struct {
     const char *nodes[2];
     fd_override_fn override;
@@ -154,6 +168,19 @@ Test(steps, what_is_done_to_every_step_is_named_once) {
             fd_verdict_free(&v);
             fd_graph_free(faulty);
         }
+    close_model(&b);
+}
+
+/* The reference had the whole prompt in one step: the candidate's own steps are asked. */
+Test(steps, a_name_that_later_steps_of_the_candidate_refute_is_another) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled_everywhere(&b, "attn_weights", first_key_hidden_later);
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = all, .first_chunk = 3});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_assert(e->named, "%s", unnamed_of(e));
+    cr_expect(strstr(e->remaining[0].summary, "hides position 0 from all others"), "%s", e->remaining[0].summary);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
     close_model(&b);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
 
 static float *copy_of(const float *rows, int64_t n) {
     float *copy = malloc(sizeof *copy * (size_t)n);
@@ -101,6 +102,34 @@ static void raise_to_largest_less_1(const fd_op_args *args, float *rows, int64_t
             if (isfinite(rows[i])) rows[i] = fmaxf(rows[i], largest - 1);
     }
 }
+static void lane_7_lost(const fd_op_args *args, float *rows, int64_t n, int64_t stride) {
+    (void)args;
+    for (int64_t i = 7; i < n * stride; i += 8) rows[i] = 0;
+}
+static void lane_0_twice(const fd_op_args *args, float *rows, int64_t n, int64_t stride) {
+    (void)args;
+    for (int64_t i = 0; i < n * stride; i += 4) rows[i] *= 2;
+}
+/* Weights by the sum of whole tiles of four keys. */
+static void rest_uncounted(const fd_op_args *args, float *rows, int64_t n, int64_t stride) {
+    const int64_t n_head = stride / args->n_kv;
+    for (int64_t i = 0; i < n * n_head; i++) {
+        const int64_t keys = args->pos0 + i / n_head + 1, counted = keys > 4 ? keys - keys % 4 : keys;
+        float *w = rows + i * args->n_kv;
+        double sum = 0;
+        for (int64_t k = 0; k < counted; k++) sum += (double)w[k];
+        for (int64_t k = 0; k < keys; k++) w[k] = (float)((double)w[k] / sum);
+    }
+}
+static void a_lane_lost(const fd_op_args *args) {
+    reads(args, lane_7_lost);
+}
+static void a_lane_twice(const fd_op_args *args) {
+    reads(args, lane_0_twice);
+}
+static void last_tile_uncounted(const fd_op_args *args) {
+    reads(args, rest_uncounted);
+}
 static void pairs_read_exchanged(const fd_op_args *args) {
     reads(args, exchange_pairs);
 }
@@ -124,6 +153,8 @@ EDIT(step_reversed)
 EDIT(not_cleared)
 EDIT(weight_rows_interleaved)
 EDIT(tail_not_activated)
+EDIT(a_lane_lost)
+EDIT(a_lane_twice)
 EDIT(pairs_read_exchanged)
 EDIT(stride_of_zero)
 EDIT(mask_of_tile)
@@ -153,6 +184,32 @@ Test(tiles, a_fault_of_the_table_in_some_elements_alone_is_named_with_them) {
         {"ffn_act", edit_tail_not_activated, "activation_missing", "767 alone)"},
     };
     expect_all(bugs, sizeof bugs / sizeof *bugs, all);
+}
+
+Test(tiles, lanes_of_sums_are_named) {
+    static const guessed bugs[] = {
+        {"attn_q", edit_a_lane_lost, "sum_cut_short", "element 7 of every 8 of its sums is left out"},
+        {"blk.2.ffn_down", edit_a_lane_twice, "sum_counts_twice", "element 0 of every 4 of its sums is counted twice"},
+    };
+    expect_all(bugs, sizeof bugs / sizeof *bugs, all);
+}
+
+/* Of five to seven keys the four that are counted are the first tile, too. */
+Test(tiles, a_last_tile_that_is_not_counted_is_listed_beside_the_first_sum) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled_everywhere(&b, "attn_out", last_tile_uncounted);
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = all, .n_prompt = 7});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    bool last = false, first = false;
+    cr_assert(e->named, "%s", unnamed_of(e));
+    for (int32_t i = 0; i < e->n_remaining; i++) {
+        last |= strcmp(e->remaining[i].name, "flash_last_tile_uncounted") == 0;
+        first |= strcmp(e->remaining[i].name, "split_kv_first_sum") == 0;
+    }
+    cr_expect(last && first, "%d: %s", e->n_remaining, e->remaining[0].summary);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
 }
 
 Test(tiles, masks_of_tiles_and_clamped_exponents_are_named_at_weights_and_through_fused_attention) {
