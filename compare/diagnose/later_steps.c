@@ -1,6 +1,10 @@
 #include "compare/diagnose/later_steps.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "compare/diagnose/forms.h"
+#include "compare/diagnose/parameters.h"
 
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 
@@ -175,10 +179,45 @@ static bool may_come_later(const fd_hypothesis *h, int32_t pos) {
     return h->guess == FD_GUESS_CACHE && h->first >= pos;
 }
 
+/* What an op does may change with the length: a table ends, a scaling begins, another kernel takes over. Which keys and rows of the
+ * cache attention reads is another matter: of those the step before tells, and so does a name that two rows at least must bear. */
+static bool may_begin_late(const fd_hypothesis *h, const fd_explanation *e) {
+    if (e->n_departing < 2 || h->since > 0) return false;
+    switch (h->guess) {
+    case FD_GUESS_PARAMETER: return fd_parameters[h->which].op != FD_OP_KV_WRITE;
+    case FD_GUESS_FAULT:
+        return strcmp(fd_fault_at(h->fault)->family, "kv_cache") != 0 &&
+               strcmp(fd_fault_at(h->fault)->located, "attn_weights") != 0;
+    case FD_GUESS_FACTOR:
+    case FD_GUESS_INPUT_FACTOR:
+    case FD_GUESS_POSITION:
+    case FD_GUESS_SCALING: return true;
+    default: return false;
+    }
+}
+
+static void begin_at(int32_t pos, fd_explanation *e) {
+    for (int32_t k = 0; k < e->n_remaining && k < FD_MAX_REMAINING; k++) {
+        char *to = e->remaining[k].summary, begins[40];
+        const size_t n = (size_t)snprintf(begins, sizeof begins, "from position %d on: ", pos);
+        if (strlen(to) + n >= sizeof e->remaining[k].summary) to[sizeof e->remaining[k].summary - n - 1] = 0;
+        memmove(to + n, to, strlen(to) + 1);
+        memcpy(to, begins, n);
+        e->remaining[k].hypothesis.since = pos;
+    }
+}
+
+static void take_name_away(int32_t first_pos, fd_explanation *e) {
+    e->named = false;
+    e->why = FD_UNNAMED_FEW_ROWS;
+    e->tells_apart = FD_TELLS_NOTHING;
+    e->first_pos = first_pos;
+}
+
 fd_code fd_refute_by_step_before(const fd_diagnose_options *ask, const float *z, fd_explanation *e, fd_error *err) {
     fd_hypothesis refuted[MOST_REFUTED];
     const int32_t step = right_step_before(ask, z);
-    for (int32_t n = 0; n < MOST_REFUTED && step >= 0 && e->named && e->slope_rows == 0; n++) {
+    for (int32_t n = 0; step >= 0 && e->named && e->slope_rows == 0; n++) {
         fd_diagnose_options there = *ask;
         fd_node_finding finding = *ask->finding;
         bool yes;
@@ -188,6 +227,10 @@ fd_code fd_refute_by_step_before(const fd_diagnose_options *ask, const float *z,
         there.right_too = there.as_it_is = true;
         FD_TRY(fd_diagnose_fits(&there, &e->remaining[0].hypothesis, &yes, err));
         if (yes || may_come_later(&e->remaining[0].hypothesis, finding.pos)) return FD_OK;
+        const bool late = may_begin_late(&e->remaining[0].hypothesis, e);
+        if (late) begin_at(ask->finding->pos, e);
+        if (!late && n == MOST_REFUTED) take_name_away(finding.pos, e);
+        if (late || n == MOST_REFUTED) return FD_OK;
         refuted[n] = e->remaining[0].hypothesis;
         there = *ask;
         there.without = refuted;
@@ -250,9 +293,6 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
         *e = other;
         return FD_OK;
     }
-    e->named = false;
-    e->why = FD_UNNAMED_FEW_ROWS;
-    e->tells_apart = FD_TELLS_NOTHING;
-    e->first_pos = finding.pos;
+    take_name_away(finding.pos, e);
     return FD_OK;
 }
