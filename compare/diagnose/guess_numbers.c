@@ -67,7 +67,8 @@ static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_e
         const int32_t dim = node->shape[1],
                       step = dim >= 64 ? dim / 32 * 2 : 2; /* halves first, then what few models have */
         for (int32_t n = dim; n >= 2; n = n % 2 == 0 ? n / 2 : 0) FD_TRY(try_dims(t, h, n, right, err));
-        for (int32_t n = step; n < dim; n += step) FD_TRY(try_dims(t, h, n, right, err));
+        for (int32_t n = step; n < dim && fd_trial_rounds_little(&t->all); n += step)
+            FD_TRY(try_dims(t, h, n, right, err));
         return FD_OK;
     }
     bool offset = node->op == FD_OP_KV_WRITE;

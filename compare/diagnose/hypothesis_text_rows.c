@@ -174,16 +174,18 @@ void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) 
     case FD_POSITION_MODULO: SAY("%s position mod %d", does, h->n); break;
     case FD_POSITION_AT_MOST: SAY("%s position %d from %d on", does, h->n, h->n + 1); break;
     case FD_POSITION_DIVIDED: SAY("%s position / %d, a whole number", does, h->n); break;
-    case FD_POSITION_OF_TILE: SAY("%s the position of the first one in a tile of %d rows", does, h->n); break;
+    case FD_POSITION_OF_TILE: SAY("%s, in a tile of %d rows, the position of its first one", does, h->n); break;
     case FD_POSITION_ROUNDED:
         SAY("%s positions in %s, which has not every whole number above %d", does, h->n == 8 ? "bfloat16" : "binary16",
             1 << h->n);
         break;
     case FD_POSITION_OF_STEP:
-        SAY("%s the position of the %s for every row of a step of the prompt", does,
+        SAY("%s, in every row of a step of the prompt, the position of its %s", does,
             h->other ? "last one" : "first one");
         break;
-    case FD_POSITION_REVERSED: SAY("%s the positions of a step in reverse, the last one's first", does); break;
+    case FD_POSITION_REVERSED:
+        SAY("%s, in the rows of a step, its positions in reverse, the last one's first", does);
+        break;
     case FD_POSITION_IS: SAY("%s position %d in every row", does, h->n); break;
     }
 }

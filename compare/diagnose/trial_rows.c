@@ -121,3 +121,8 @@ uint64_t fd_trial_departing_heads(const fd_trial_rows *rows) {
     const uint64_t all = n_head == 64 ? ~0ull : (1ull << n_head) - 1;
     return heads == all ? 0 : heads;
 }
+
+bool fd_trial_rounds_little(const fd_trial_rows *rows) {
+    const fd_numerics_class *c = rows->request->numerics;
+    return !c || c->exact || fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)) <= 0x1p-24;
+}

@@ -27,6 +27,9 @@ double fd_trial_change_of_row(const fd_trial_rows *rows, const float *of, int32_
 int32_t fd_trial_departing_rows(const fd_trial_rows *rows);
 uint64_t fd_trial_departing_heads(const fd_trial_rows *rows);
 
+/* Binary32 everywhere. Coarser roundings hide which of two numbers it is: 26 of 32 dimensions turn nearly as with a base of 83000. */
+bool fd_trial_rounds_little(const fd_trial_rows *rows);
+
 /* Of the finite elements. */
 double fd_root_mean_square(const float *x, int64_t n);
 
