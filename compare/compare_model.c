@@ -8,6 +8,7 @@
 #include "compare/diagnose/forms.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
+#include "compare/diagnose/step_before.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/twins.h"
 #include "compare/diff/token_split.h"

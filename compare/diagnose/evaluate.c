@@ -26,12 +26,14 @@ static void allow_partial_sums(const fd_evaluation *ev, const fd_op_args *args, 
     for (int64_t i = 0; i < n; i++) tau[i] += u * fabs((double)x[i]);
 }
 
-/* Rows before the step in question are as they should be, and so are their samples. */
+/* Rows before the step in question, or before the hypothesis holds, are as they should be, and so are their samples. */
 static fd_code keep_context(fd_evaluation *ev, const fd_op_args *args, fd_variant *v, float *sample[FD_N_SAMPLE],
                             fd_error *err) {
     int32_t id = args->node->id;
     const fd_explain_request *r = ev->bench->request;
     int32_t n_kept = fd_hypothesis_changes_output(&ev->h, args->node) ? r->n_earlier : r->n_context;
+    if (ev->h.since - args->pos0 > n_kept) n_kept = ev->h.since - args->pos0;
+    if (n_kept > args->n_pos) n_kept = args->n_pos;
     int64_t n = n_kept * fd_node_row_stride(args->node, args->n_kv), before = v->rows - v->memory;
     bool kept = fd_bench_keeps_context(ev) && ev->works[id].edited && !fd_bench_writes_late(ev, args->node);
     fd_work *w = NULL;
@@ -123,8 +125,7 @@ static fd_code compute_with(fd_evaluation *ev, fd_op_args *args, fd_op_inputs *i
     if (!tried) return FD_OK;
     if (node->op == FD_OP_ROPE) FD_TRY(fd_inputs_make_tables(ev, args, in, err));
     if (node->op == FD_OP_EMBED) FD_TRY(fd_inputs_change_tokens(ev, args, in, err));
-    if (node->op == FD_OP_ADD_POSITION && fd_hypothesis_may_concern(&ev->h, node))
-        args->pos0 = fd_hypothesis_position(&ev->h, args->pos0);
+    if (node->op == FD_OP_ADD_POSITION) FD_TRY(fd_inputs_move_positions(ev, args, in, err));
     args->n_ctx = args->n_ctx > args->n_kv ? args->n_ctx : args->n_kv;
     int64_t size = stride * (cache ? args->n_ctx : args->n_pos);
     out->memory = calloc((size_t)size, sizeof *out->memory);

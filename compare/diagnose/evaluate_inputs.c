@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compare/diagnose/workbench.h"
+#include "model/gguf/quant.h"
 
 void fd_inputs_free(fd_op_inputs *in) {
     for (int i = 0; i < in->n_changed; i++) free(in->changed[i]);
@@ -130,6 +131,28 @@ fd_code fd_inputs_make_tables(const fd_evaluation *ev, fd_op_args *args, fd_op_i
                       in->tables + n + p * half);
     args->rope_cos = in->tables;
     args->rope_sin = in->tables + n;
+    return FD_OK;
+}
+
+/* A table of positions whose row p is the one that the hypothesis has for position p. */
+fd_code fd_inputs_move_positions(const fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, fd_error *err) {
+    const fd_weight *table = args->weight[0];
+    const int64_t n = table->n_col;
+    if (ev->h.guess != FD_GUESS_POSITION || !fd_hypothesis_may_concern(&ev->h, args->node)) return FD_OK;
+    in->tables = malloc(sizeof *in->tables * (size_t)(args->n_kv * n));
+    if (!in->tables) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+    for (int32_t p = 0; p < args->n_kv; p++) {
+        const int64_t moved = fd_hypothesis_position(&ev->h, p);
+        const int64_t row = moved < 0 ? 0 : moved < table->n_row ? moved : table->n_row - 1;
+        const uint64_t bytes = table->bytes / (uint64_t)table->n_row;
+        fd_dequantize_row(table->dtype, (const char *)table->data + (uint64_t)row * bytes, in->tables + p * n, n);
+    }
+    in->moved = *table;
+    in->moved.dtype = FD_F32;
+    in->moved.data = in->tables;
+    in->moved.n_row = args->n_kv;
+    in->moved.bytes = sizeof *in->tables * (uint64_t)(args->n_kv * n);
+    args->weight[0] = &in->moved;
     return FD_OK;
 }
 

@@ -8,7 +8,6 @@
 #include "compare/diagnose/guesses.h"
 #include "compare/diagnose/readers.h"
 #include "compare/diagnose/which_alone.h"
-#include "numerics/contract.h"
 
 /* ---- the decision ---- */
 
@@ -107,7 +106,7 @@ static bool is_of_whole_batch(const fd_trial *t, const fd_fault_info *fault) {
     const fd_explain_request *r = t->all.request;
     bool of = false;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) of |= strcmp(fault->family, families[i]) == 0;
-    return of && r->departing_alone && !r->args.row_by_row;
+    return of && (t->since > 0 || (r->departing_alone && !r->args.row_by_row));
 }
 
 static fd_code try_table(fd_trial *t, int32_t node, int32_t layer, fd_error *err) {
@@ -133,27 +132,8 @@ static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
-/* The heads in which the node departs, where these are some of them; 0. */
-static uint64_t departing_heads(const fd_trial *t) {
-    const fd_explain_request *r = t->all.request;
-    const fd_node *node = r->args.node;
-    const fd_variant *plain = &t->all.plain;
-    const int64_t stride = fd_node_row_stride(node, r->args.n_kv), n_head = node->shape[0];
-    uint64_t heads = 0;
-    if (!(node->over_kv || node->n_dim == 2) || n_head < 2 || n_head > 64) return 0;
-    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
-        const double c = (double)r->output[i], y = (double)plain->rows[i];
-        const bool seen = !node->over_kv || i % r->args.n_kv <= r->args.pos0 + i / stride;
-        const bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
-        if (seen && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0)))
-            heads |= 1ull << (i % stride / (stride / n_head));
-    }
-    const uint64_t all = n_head == 64 ? ~0ull : (1ull << n_head) - 1;
-    return heads == all ? 0 : heads;
-}
-
 static fd_code try_in_heads(fd_trial *t, fd_error *err) {
-    t->heads = departing_heads(t);
+    t->heads = fd_trial_departing_heads(&t->all);
     if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
     if (t->heads && t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
     if (t->heads) FD_TRY(fd_refute_half_pairs(t, err));
@@ -176,6 +156,20 @@ static fd_code try_on_ranks(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* Rows of a step depart from one in its midst on, and attention reads those before it, which K and V are made of, too: a table of
+ * RoPE's that ends, a scaling that starts with the length. */
+static fd_code try_from_position(fd_trial *t, bool guess, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const int32_t first = r->args.pos0 + r->n_unjudged;
+    if (!r->departing_alone || t->n_span == 1 || r->n_unjudged <= 1 || first <= r->args.pos0 - r->args.batch_offset)
+        return FD_OK;
+    t->since = first;
+    FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    if (guess && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, !fd_trial_many_layers(t), err));
+    t->since = 0;
+    return FD_OK;
+}
+
 /* Zeros in some rows of a step are rows that were not computed, whatever else would make zeros of all. */
 static fd_code try_zero_rows(fd_trial *t, fd_error *err) {
     const fd_node *node = t->all.request->args.node;
@@ -188,15 +182,17 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const bool some_of_cache =
         r->departing_alone && r->args.node->op == FD_OP_KV_WRITE; /* others came there in many ways */
+    const bool guess = t->few.bench && !r->table_alone;
     FD_TRY(try_zero_rows(t, err));
     if (fd_trial_fits(t) || some_of_cache) return FD_OK;
+    FD_TRY(try_from_position(t, guess, err));
+    if (fd_trial_fits(t)) return FD_OK;
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
-    bool guess = t->few.bench && !t->all.request->table_alone;
     bool many = fd_trial_many_layers(t);
     FD_TRY(fd_guess_unwritten_chunk(t, err));
     if (!fd_trial_fits(t) && guess && many)
@@ -225,26 +221,6 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     return fd_refute_by_readers(t, err);
 }
 
-/* Rows from the first that departs on, one after another, that are not the op's as it should be. */
-static int32_t departing_rows(const fd_trial *t) {
-    const fd_explain_request *r = t->all.request;
-    const fd_variant *plain = &t->all.plain;
-    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
-    int32_t n = 0;
-    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) {
-        int64_t visible = r->args.node->over_kv ? r->args.pos0 + p + 1 : r->args.n_kv;
-        bool departs = false;
-        for (int64_t i = p * stride; i < (p + 1) * stride && !departs; i++) {
-            double c = (double)r->output[i], y = (double)plain->rows[i];
-            bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
-            departs = i % r->args.n_kv < visible && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0));
-        }
-        if (n > 0 && !departs) break;
-        n += departs;
-    }
-    return n;
-}
-
 static fd_code run(fd_trial *t, fd_error *err) {
     if (t->all.plain.state != FD_VARIANT_COMPUTED) {
         t->out->why = FD_UNNAMED_INPUT_UNRECORDED;
@@ -252,7 +228,7 @@ static fd_code run(fd_trial *t, fd_error *err) {
         return FD_OK;
     }
     t->out->n_judged = t->all.request->args.n_pos - t->all.request->n_unjudged;
-    t->out->n_departing = departing_rows(t);
+    t->out->n_departing = fd_trial_departing_rows(&t->all);
     FD_TRY(try_all(t, err));
     return decide(t, err);
 }

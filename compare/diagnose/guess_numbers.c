@@ -54,13 +54,21 @@ static fd_code try_value(fd_trial *t, fd_hypothesis h, double value, fd_error *e
     return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
 }
 
+static fd_code try_dims(fd_trial *t, fd_hypothesis h, int32_t n, double right, fd_error *err) {
+    for (h.n = 0; h.n < 2; h.n++)
+        if (n % 2 == 0 && n != (int32_t)right) FD_TRY(try_value(t, h, n, err));
+    return FD_OK;
+}
+
 static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_parameter *p = &fd_parameters[h.which];
     double right = fd_parameter_of(p, node);
     if (node->op == FD_OP_ROPE) {
-        for (int32_t n = node->shape[1]; n >= 2; n /= 2)
-            for (h.n = 0; h.n < 2; h.n++)
-                if (n % 2 == 0 && n != (int32_t)right) FD_TRY(try_value(t, h, n, err));
+        const int32_t dim = node->shape[1],
+                      step = dim >= 64 ? dim / 32 * 2 : 2; /* halves first, then what few models have */
+        for (int32_t n = dim; n >= 2; n = n % 2 == 0 ? n / 2 : 0) FD_TRY(try_dims(t, h, n, right, err));
+        for (int32_t n = step; n < dim && fd_trial_rounds_little(&t->all); n += step)
+            FD_TRY(try_dims(t, h, n, right, err));
         return FD_OK;
     }
     bool offset = node->op == FD_OP_KV_WRITE;
@@ -88,7 +96,8 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
     const fd_op_args *args = &t->all.request->args;
     int32_t prompt = args->first_batch, most_rows = args->row_by_row ? 0 : MOST_ROWS_OF_TILE;
-    int32_t n_step = t->n_span == 1 && n_kv < MOST_OFFSET ? n_kv : 8; /* some step's length, added again */
+    const bool far = t->n_span == 1 || node->op == FD_OP_ADD_POSITION; /* some step's length, added again */
+    int32_t n_step = far && n_kv < MOST_OFFSET ? n_kv : 8;
     const struct {
         fd_position_rule rule;
         int32_t low, high;
@@ -105,7 +114,6 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
                  {FD_POSITION_ROUNDED, 11, 11},
                  {FD_POSITION_OF_TILE, 2, most_rows},
                  {FD_POSITION_REVERSED, prompt, prompt > 1 ? prompt : 0}};
-    (void)node;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;
@@ -176,29 +184,32 @@ static bool are_one_number(const fd_trial *t, double *number) {
 static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
     int32_t n_kv = args->n_kv, step = args->pos0 - args->batch_offset;
+    const int32_t most_tile = n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE;
     const struct {
         fd_key_rule rule;
-        int32_t low, high;
-    } rules[] = {{FD_KEYS_LAST_N, 1, n_kv - 1},
-                 {FD_KEYS_SINKS, 2, n_kv - 2 < MOST_TILE ? n_kv - 2 : MOST_TILE},
-                 {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1},
-                 {FD_KEYS_NOT_OWN, 1, 1},
-                 {FD_KEYS_NOT_LAST, 1, !args->row_by_row && n_kv == args->batch_end},
-                 {FD_KEYS_FIRST_N, 1, n_kv - 1},
-                 {FD_KEYS_TILE, 2, n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE},
-                 {FD_KEYS_OF_TILE, 2, args->row_by_row ? 0 : MOST_ROWS_OF_TILE},
-                 {FD_KEYS_FAR, 2, 3},
-                 {FD_KEYS_CHUNK, step > 0 ? step : 1, step}};
+        int32_t low, high, other_low, other_high;
+    } rules[] = {{FD_KEYS_LAST_N, 1, n_kv - 1, 0, 0},
+                 {FD_KEYS_SINKS, 2, n_kv - 2 < MOST_TILE ? n_kv - 2 : MOST_TILE, 1, MOST_SINKS},
+                 {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1, 0, 0},
+                 {FD_KEYS_NOT_OWN, 1, 1, 0, 0},
+                 {FD_KEYS_NOT_LAST, 1, !args->row_by_row && n_kv == args->batch_end, 0, 0},
+                 {FD_KEYS_FIRST_N, 1, n_kv - 1, 0, 0},
+                 {FD_KEYS_TILE, 2, most_tile, 0, 0},
+                 {FD_KEYS_FIRST_N, 1, n_kv - 1, 1, 1}, /* of few rows the same as a tile */
+                 {FD_KEYS_OF_TILE, 2, args->row_by_row ? 0 : MOST_ROWS_OF_TILE, 0, 0},
+                 {FD_KEYS_FAR, 2, 3, 0, MOST_NEAR},
+                 {FD_KEYS_CHUNK, step > 0 ? step : 1, step, 0, 0}};
     if (node->op != args->node->op && node->op == FD_OP_ATTN_SCORES) return FD_OK; /* softmax's, then */
     h.first = node->op == FD_OP_ATTN_SCORES && are_one_number(t, &h.value);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
+            const bool odd_tile = rules[i].rule == FD_KEYS_TILE && (n & (n - 1)) != 0 && n % 8 != 0;
+            if (odd_tile) continue; /* no kernel has it: some number of keys is another reason */
             h.which = (int32_t)rules[i].rule;
             h.n = n;
             h.end = rules[i].rule == FD_KEYS_OF_TILE ? step : 0;
-            bool sinks = rules[i].rule == FD_KEYS_SINKS;
-            int32_t far = rules[i].rule == FD_KEYS_FAR ? MOST_NEAR : sinks ? MOST_SINKS : 0;
-            for (h.other = sinks; h.other <= far && !fd_trial_fits(t); h.other++) FD_TRY(fd_trial_try(t, &h, err));
+            for (h.other = rules[i].other_low; h.other <= rules[i].other_high && !fd_trial_fits(t); h.other++)
+                FD_TRY(fd_trial_try(t, &h, err));
         }
     h.other = h.end = 0;
     h.which = FD_KEYS_SET;
@@ -207,15 +218,6 @@ static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_er
         if (h.keys) FD_TRY(fd_trial_try(t, &h, err));
     }
     return node->op != args->node->op && n_kv <= 64 ? try_runs_of_keys(t, h, n_kv, err) : FD_OK;
-}
-
-/* Of a table of positions. */
-static fd_code try_table_rows(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
-    const fd_op_args *args = &t->all.request->args;
-    int32_t n_row = (int32_t)args->graph->weights[node->weight[0]].n_row;
-    for (h.n = -8; h.n <= MOST_OFFSET && !fd_trial_fits(t); h.n++)
-        if (h.n && args->pos0 + h.n >= 0 && args->n_kv + h.n <= n_row) FD_TRY(fd_trial_try(t, &h, err));
-    return FD_OK;
 }
 
 static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
@@ -285,7 +287,7 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
     }
     FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
     fd_hypothesis table = {.guess = FD_GUESS_POSITION, .ops = FD_OP_ADD_POSITION + 1};
-    FD_TRY(for_nodes_of(t, FD_OP_ADD_POSITION, table, try_table_rows, parts, err));
+    FD_TRY(for_nodes_of(t, FD_OP_ADD_POSITION, table, try_positions, parts, err));
     fd_op keys[] = {FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_SCORES}; /* of scores where these are recorded */
     for (int i = 0; i < 2; i++) {
         fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};

@@ -83,7 +83,7 @@ typedef enum fd_key_rule {
     FD_KEYS_LAST_N,
     FD_KEYS_SINKS, /* the last `n` and the first `other` alone are seen, as by a cache that forgets */
     FD_KEYS_NOT_FIRST_N,
-    FD_KEYS_FIRST_N,
+    FD_KEYS_FIRST_N, /* `other` 1: nor a row its own */
     FD_KEYS_NOT_OWN,
     FD_KEYS_NOT_LAST, /* the last row of what is asked about, that is of its step, does not see itself */
     FD_KEYS_CHUNK,    /* the step that begins at position `n` sees as many keys as if it were the first */
@@ -188,6 +188,7 @@ typedef struct fd_hypothesis {
     int32_t rank,
         n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of the FFN's elements; n_rank 0: in all */
     int32_t from, to; /* in elements [from, to) of every row alone, of the node asked about; to 0: in all */
+    int32_t since;    /* from this position on: rows before it are as they should be, at every node */
     bool before_bias; /* of a product, and its bias is added as it should be: factors and orders */
     int32_t which, other, n;
     int32_t first, end;

@@ -34,7 +34,7 @@ static bool hidden(const fd_hypothesis *h, int32_t key, int32_t own, int32_t n_k
     case FD_KEYS_LAST_N: return key <= own - h->n;
     case FD_KEYS_SINKS: return key >= h->other && key <= own - h->n;
     case FD_KEYS_NOT_FIRST_N: return key < h->n && key != own;
-    case FD_KEYS_FIRST_N: return key >= h->n && key != own;
+    case FD_KEYS_FIRST_N: return key >= h->n && (h->other || key != own);
     case FD_KEYS_NOT_OWN: return key == own && own > 0;
     case FD_KEYS_NOT_LAST: return key == own && own > 0 && own == n_kv - 1;
     case FD_KEYS_CHUNK: return own >= h->n && key > own - h->n;

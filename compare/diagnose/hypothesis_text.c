@@ -250,6 +250,13 @@ static void kind_text(const fd_hypothesis *h, const fd_graph *graph, char *to, s
 }
 
 void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    if (h->since) {
+        const int n = snprintf(to, size, "from position %d on: ", h->since);
+        fd_hypothesis always = *h;
+        always.since = 0;
+        if (n > 0 && (size_t)n < size) fd_hypothesis_summary(&always, graph, to + n, size - (size_t)n);
+        return;
+    }
     if (h->node < 0 && h->kind[0])
         kind_text(h, graph, to, size);
     else

@@ -25,7 +25,9 @@ static void keys_text(const fd_hypothesis *h, char *to, size_t size) {
         else
             SAY("the mask hides the first %d positions, except each from itself", h->n);
         break;
-    case FD_KEYS_FIRST_N: SAY("the mask hides positions from %d on, except each from itself", h->n); break;
+    case FD_KEYS_FIRST_N:
+        SAY("the mask hides positions from %d on%s", h->n, h->other ? "" : ", except each from itself");
+        break;
     case FD_KEYS_NOT_OWN: SAY("the mask hides each token from itself"); break;
     case FD_KEYS_NOT_LAST: SAY("the mask hides the last token of a step from itself"); break;
     case FD_KEYS_CHUNK:

@@ -167,28 +167,25 @@ void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char
 }
 
 void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->ops - 1 == FD_OP_ADD_POSITION) {
-        SAY("adds the row of position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
-        return;
-    }
+    const char *does = h->ops - 1 == FD_OP_ADD_POSITION ? "adds the row of" : "RoPE turns by";
     switch ((fd_position_rule)h->which) {
-    case FD_POSITION_OFFSET: SAY("RoPE turns by position %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
-    case FD_POSITION_CLAMPED: SAY("RoPE turns by position - %d, but not below 0", -h->n); break;
-    case FD_POSITION_MODULO: SAY("RoPE turns by position mod %d", h->n); break;
-    case FD_POSITION_AT_MOST: SAY("RoPE turns by position %d from %d on", h->n, h->n + 1); break;
-    case FD_POSITION_DIVIDED: SAY("RoPE turns by position / %d, a whole number", h->n); break;
-    case FD_POSITION_OF_TILE: SAY("RoPE turns a tile of %d rows by the position of its first one", h->n); break;
+    case FD_POSITION_OFFSET: SAY("%s position %s %d", does, h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n); break;
+    case FD_POSITION_CLAMPED: SAY("%s position - %d, but not below 0", does, -h->n); break;
+    case FD_POSITION_MODULO: SAY("%s position mod %d", does, h->n); break;
+    case FD_POSITION_AT_MOST: SAY("%s position %d from %d on", does, h->n, h->n + 1); break;
+    case FD_POSITION_DIVIDED: SAY("%s position / %d, a whole number", does, h->n); break;
+    case FD_POSITION_OF_TILE: SAY("%s, in a tile of %d rows, the position of its first one", does, h->n); break;
     case FD_POSITION_ROUNDED:
-        SAY("RoPE takes positions in %s, which has not every whole number above %d",
-            h->n == 8 ? "bfloat16" : "binary16", 1 << h->n);
+        SAY("%s positions in %s, which has not every whole number above %d", does, h->n == 8 ? "bfloat16" : "binary16",
+            1 << h->n);
         break;
     case FD_POSITION_OF_STEP:
-        SAY("RoPE turns every row of a step of the prompt by the position of its %s",
+        SAY("%s, in every row of a step of the prompt, the position of its %s", does,
             h->other ? "last one" : "first one");
         break;
     case FD_POSITION_REVERSED:
-        SAY("RoPE turns the rows of a step by its positions in reverse, the last one's first");
+        SAY("%s, in the rows of a step, its positions in reverse, the last one's first", does);
         break;
-    case FD_POSITION_IS: SAY("RoPE turns every row by position %d", h->n); break;
+    case FD_POSITION_IS: SAY("%s position %d in every row", does, h->n); break;
     }
 }

@@ -2,6 +2,7 @@
 
 #include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/forms.h"
+#include "compare/diagnose/parameters.h"
 
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 
@@ -95,6 +96,13 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     return FD_OK;
 }
 
+void fd_take_name_away(int32_t first_pos, fd_explanation *e) {
+    e->named = false;
+    e->why = FD_UNNAMED_FEW_ROWS;
+    e->tells_apart = FD_TELLS_NOTHING;
+    e->first_pos = first_pos;
+}
+
 /* Of all positions: a value that lies near by chance refutes nothing. */
 enum { MANY_RIGHT = 16 };
 
@@ -108,10 +116,7 @@ void fd_refute_by_right_rows(const float *z, int32_t n_pos, fd_explanation *e) {
         if (first < 0 && z[p] >= 0 && z[p] <= 1) first = p;
     }
     if (n_right == 0 || MANY_RIGHT * n_right < n) return;
-    e->named = false;
-    e->why = FD_UNNAMED_FEW_ROWS;
-    e->tells_apart = FD_TELLS_NOTHING;
-    e->first_pos = first;
+    fd_take_name_away(first, e);
 }
 
 /* Later steps can be asked: what they read of earlier ones is recorded, or comes from the same layer, or of the first, which the
@@ -166,47 +171,6 @@ fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *
     return FD_OK;
 }
 
-/* The same bug, tried with other numbers, may be refuted again. */
-enum { MOST_REFUTED = 4 };
-
-/* Two steps of one token, the first of which is right; -1: the finding is none such. */
-static int32_t right_step_before(const fd_diagnose_options *ask, const float *z) {
-    const fd_node_finding *f = ask->finding;
-    const fd_trace_step *steps = fd_trace_steps(ask->trace);
-    const int32_t step = own_step(ask);
-    if (step < 1 || f->span_first == f->node || ask->n_without > 0) return -1;
-    if (steps[step].n_pos != 1 || steps[step - 1].n_pos != 1) return -1;
-    const float before = z[steps[step - 1].pos0];
-    return before >= 0 && before <= 1 ? step - 1 : -1;
-}
-
-/* A row of the cache that its own step finds right may be lost after it. */
-static bool may_come_later(const fd_hypothesis *h, int32_t pos) {
-    return h->guess == FD_GUESS_CACHE && h->first >= pos;
-}
-
-fd_code fd_refute_by_step_before(const fd_diagnose_options *ask, const float *z, fd_explanation *e, fd_error *err) {
-    fd_hypothesis refuted[MOST_REFUTED];
-    const int32_t step = right_step_before(ask, z);
-    for (int32_t n = 0; n < MOST_REFUTED && step >= 0 && e->named && e->slope_rows == 0; n++) {
-        fd_diagnose_options there = *ask;
-        fd_node_finding finding = *ask->finding;
-        bool yes;
-        finding.step = step;
-        finding.pos = fd_trace_steps(ask->trace)[step].pos0;
-        there.finding = &finding;
-        there.right_too = there.as_it_is = true;
-        FD_TRY(fd_diagnose_fits(&there, &e->remaining[0].hypothesis, &yes, err));
-        if (yes || may_come_later(&e->remaining[0].hypothesis, finding.pos)) return FD_OK;
-        refuted[n] = e->remaining[0].hypothesis;
-        there = *ask;
-        there.without = refuted;
-        there.n_without = n + 1;
-        FD_TRY(fd_diagnose(&there, e, err));
-    }
-    return FD_OK;
-}
-
 /* Of a first step with one or two rows that depart, many things are true. */
 enum { FEW_ROWS = 2 };
 
@@ -230,11 +194,11 @@ static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int3
 static fd_code explain_without(const fd_diagnose_options *ask, const fd_diagnose_options *there,
                                const fd_explanation *refuted, const float *z, int32_t n_pos, fd_explanation *out,
                                bool *yes, fd_error *err) {
-    fd_hypothesis without[MOST_REFUTED];
+    fd_hypothesis without[FD_MOST_REFUTED];
     fd_diagnose_options how = *ask;
     *yes = false;
     *out = *refuted;
-    for (how.n_without = 0; how.n_without < MOST_REFUTED && out->named && !*yes;) {
+    for (how.n_without = 0; how.n_without < FD_MOST_REFUTED && out->named && !*yes;) {
         without[how.n_without++] = out->remaining[0].hypothesis;
         how.without = without;
         FD_TRY(fd_diagnose(&how, out, err));
@@ -279,9 +243,6 @@ fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_
         *e = other;
         return FD_OK;
     }
-    e->named = false;
-    e->why = FD_UNNAMED_FEW_ROWS;
-    e->tells_apart = FD_TELLS_NOTHING;
-    e->first_pos = finding.pos;
+    fd_take_name_away(finding.pos, e);
     return FD_OK;
 }

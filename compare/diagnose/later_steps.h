@@ -4,6 +4,9 @@
 
 #include "compare/diagnose/diagnose.h"
 
+/* The same bug, tried with other numbers, may be refuted again. */
+enum { FD_MOST_REFUTED = 4 };
+
 /* `z` [n_pos]: of ask->finding's node at each position, negative: not judged. *out: the first row that departs, of the next
  * step, of the first that decodes or of the last, which no explanation left of `e` gives; finding 0: they give them all,
  * `e` names nothing, or the node is computed through unrecorded tensors of several layers, where the steps before are part of the
@@ -20,10 +23,6 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
 fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                    fd_error *err);
 
-/* A name found in a decode step through unrecorded tensors, the first that departs, has to leave the step before, which is right, as it
- * is; else the node is diagnosed without it, and *e is what comes out. */
-fd_code fd_refute_by_step_before(const fd_diagnose_options *ask, const float *z, fd_explanation *e, fd_error *err);
-
 /* Other rows of a weight are read at every position: those that are right refute them, and then *e names nothing. */
 void fd_refute_by_right_rows(const float *z, int32_t n_pos, fd_explanation *e);
 
@@ -31,5 +30,8 @@ void fd_refute_by_right_rows(const float *z, int32_t n_pos, fd_explanation *e);
  * holds in both, *e is that one; else *e names nothing. */
 fd_code fd_doubt_few_rows(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                           fd_error *err);
+
+/* No name after all: few rows bear it, and `first_pos` does not. */
+void fd_take_name_away(int32_t first_pos, fd_explanation *e);
 
 #endif

@@ -169,6 +169,7 @@ static fd_hypothesis in_part(const fd_trial *t, const fd_hypothesis *h) {
     fd_hypothesis part = *h;
     part.heads = t->heads;
     part.from = t->from, part.to = t->to;
+    part.since = t->since;
     part.rank = t->rank, part.n_rank = t->n_rank;
     return part;
 }

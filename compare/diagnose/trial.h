@@ -31,6 +31,7 @@ typedef struct fd_trial {
     int32_t n;
     uint64_t heads;       /* what is tried holds in these alone; 0: in all */
     int32_t from, to;     /* what is tried holds in elements [from, to) of a row alone; to 0: in all */
+    int32_t since;        /* what is tried holds from this position on; 0: everywhere */
     int32_t rank, n_rank; /* what is tried holds on this rank alone; n_rank 0: on all */
     double spent;         /* multiplications on few rows so far */
     bool op_refuted;      /* the op as it should be is clearly beyond, here or at another node that a fault explains */

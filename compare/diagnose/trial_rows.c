@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "numerics/contract.h"
+
 fd_code fd_trial_rows_open(const fd_explain_request *request, fd_trial_rows *rows, fd_error *err) {
     rows->request = request;
     FD_TRY(fd_workbench_open(request, &rows->bench, err));
@@ -79,4 +81,48 @@ double fd_trial_change_of_row(const fd_trial_rows *rows, const float *of, int32_
         change += isfinite(d) ? d * d : 0;
     }
     return sqrt(change);
+}
+
+/* Rows from the first that departs on, one after another, that are not the op's as it should be. */
+int32_t fd_trial_departing_rows(const fd_trial_rows *rows) {
+    const fd_explain_request *r = rows->request;
+    const fd_variant *plain = &rows->plain;
+    int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int32_t n = 0;
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) {
+        int64_t visible = r->args.node->over_kv ? r->args.pos0 + p + 1 : r->args.n_kv;
+        bool departs = false;
+        for (int64_t i = p * stride; i < (p + 1) * stride && !departs; i++) {
+            double c = (double)r->output[i], y = (double)plain->rows[i];
+            bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
+            departs = i % r->args.n_kv < visible && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0));
+        }
+        if (n > 0 && !departs) break;
+        n += departs;
+    }
+    return n;
+}
+
+/* The heads in which the node departs, where these are some of them; 0. */
+uint64_t fd_trial_departing_heads(const fd_trial_rows *rows) {
+    const fd_explain_request *r = rows->request;
+    const fd_node *node = r->args.node;
+    const fd_variant *plain = &rows->plain;
+    const int64_t stride = fd_node_row_stride(node, r->args.n_kv), n_head = node->shape[0];
+    uint64_t heads = 0;
+    if (!(node->over_kv || node->n_dim == 2) || n_head < 2 || n_head > 64) return 0;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        const double c = (double)r->output[i], y = (double)plain->rows[i];
+        const bool seen = !node->over_kv || i % r->args.n_kv <= r->args.pos0 + i / stride;
+        const bool same = fd_canonical32(r->output[i]) == fd_canonical32(plain->rows[i]);
+        if (seen && !same && !(fabs(c - y) <= (plain->tau ? plain->tau[i] : 0)))
+            heads |= 1ull << (i % stride / (stride / n_head));
+    }
+    const uint64_t all = n_head == 64 ? ~0ull : (1ull << n_head) - 1;
+    return heads == all ? 0 : heads;
+}
+
+bool fd_trial_rounds_little(const fd_trial_rows *rows) {
+    const fd_numerics_class *c = rows->request->numerics;
+    return !c || c->exact || fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)) <= 0x1p-24;
 }

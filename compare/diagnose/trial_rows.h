@@ -22,6 +22,14 @@ double fd_trial_left_of_row(const fd_trial_rows *rows, const fd_variant *v, int3
 /* √Σ(x − plain)² of a row of `of`, laid out as the node's rows. */
 double fd_trial_change_of_row(const fd_trial_rows *rows, const float *of, int32_t row);
 
+/* Rows from the first that departs on, one after another, that are not the op's as it should be; and the heads in which the node
+ * departs, where these are some of them, else 0. */
+int32_t fd_trial_departing_rows(const fd_trial_rows *rows);
+uint64_t fd_trial_departing_heads(const fd_trial_rows *rows);
+
+/* Binary32 everywhere. Coarser roundings hide which of two numbers it is: 26 of 32 dimensions turn nearly as with a base of 83000. */
+bool fd_trial_rounds_little(const fd_trial_rows *rows);
+
 /* Of the finite elements. */
 double fd_root_mean_square(const float *x, int64_t n);
 

@@ -42,7 +42,8 @@ typedef struct fd_op_inputs {
     float *changed[2 * (1 + FD_N_SAMPLE) * FD_MAX_INPUTS]; /* copies that the hypothesis or the class changed; owned */
     int n_changed;
     bool any_sample;
-    float *tables;   /* rope: cos, then sin; owned */
+    float *tables;   /* rope: cos, then sin; rows of positions in another order; owned */
+    fd_weight moved; /* these */
     int32_t *tokens; /* other ones; owned */
     fd_variant hidden;
 } fd_op_inputs;
@@ -59,6 +60,7 @@ fd_code fd_bench_touches(fd_evaluation *ev, int32_t node, bool *yes, fd_error *e
 /* evaluate_inputs.c. *tried false: something that the node reads is not known. Freed with fd_inputs_free in any case. */
 fd_code fd_inputs_gather(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *in, bool *tried, fd_error *err);
 fd_code fd_inputs_make_tables(const fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, fd_error *err);
+fd_code fd_inputs_move_positions(const fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, fd_error *err);
 fd_code fd_inputs_change_tokens(const fd_evaluation *ev, fd_op_args *args, fd_op_inputs *in, fd_error *err);
 void fd_inputs_free(fd_op_inputs *in);
 
