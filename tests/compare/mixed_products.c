@@ -7,6 +7,7 @@
 
 #include "emulate/rounding.h"
 #include "model/gguf/quant.h"
+#include "model/weight_rows.h"
 #include "tests/compare/replay_bench.h"
 
 static void in_bf16(float *row, int64_t n) {
@@ -85,6 +86,53 @@ void tf32_factors(const fd_op_args *args) {
         run_clean(args);
     else
         multiply(args, in_tf32, in_tf32, NULL);
+}
+static void cut_13_bits(float *row, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        int exponent;
+        float share = frexpf(row[i], &exponent);
+        row[i] = ldexpf(truncf(share * 0x1p11f) / 0x1p11f, exponent);
+    }
+}
+/* As ggml's CUDA kernels: single rows stay in binary32, cuBLAS gets matrices of some shapes, tensor cores the others' binary32 as it is. */
+void tf32_cut_factors(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    if (args->n_pos == 1)
+        run_clean(args);
+    else if (w->n_row > 2 * w->n_col)
+        multiply(args, in_tf32, in_tf32, NULL);
+    else
+        multiply(args, cut_13_bits, cut_13_bits, NULL);
+}
+
+static int64_t turns(int64_t n_col, int64_t n_thread) {
+    return (n_col + 2 * n_thread - 1) / (2 * n_thread);
+}
+
+/* One row, by threads that take two columns a turn each and sum in binary16: the fewest that take no more turns than 256. */
+static void sum_in_halves(const fd_weight *w, const float *x, float *y) {
+    int64_t n_thread = 256;
+    while (n_thread > 32 && turns(w->n_col, n_thread - 32) == turns(w->n_col, 256)) n_thread -= 32;
+    for (int64_t r = 0; r < w->n_row; r++) {
+        _Float16 sums[512] = {0};
+        const _Float16 *row = (const _Float16 *)w->data + r * w->n_col;
+        for (int64_t i = 0; i < w->n_col; i++) {
+            _Float16 *sum = &sums[i % (2 * n_thread)];
+            *sum = (_Float16)((double)row[i] * (double)(_Float16)x[i] + (double)*sum);
+        }
+        double all = 0;
+        for (int64_t t = 0; t < 2 * n_thread; t++) all += (double)sums[t];
+        y[r] = (float)all;
+    }
+}
+void f16_sums_of_single_rows(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0], *bias = args->weight[1];
+    if (args->n_pos > 1 || w->dtype != FD_F16) {
+        multiply(args, in_f16, NULL, NULL);
+        return;
+    }
+    sum_in_halves(w, args->in[0], args->out);
+    for (int64_t i = 0; bias && i < w->n_row; i++) ((float *)args->out)[i] += fd_weight_element(bias, i);
 }
 void bf16_products(const fd_op_args *args) {
     multiply(args, in_bf16, in_bf16, in_bf16);

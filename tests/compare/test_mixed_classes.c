@@ -46,6 +46,9 @@ static const struct {
     {"bfloat16 products of weights that are as they were", "mixed-bf16", "*", bf16_activations, 0, true},
     {"TF32 beside some shapes", "tf32", "*", tf32_factors, 0, true},
     {"TF32 beside some shapes, with biases", "tf32", FUSED, tf32_factors, 1, true},
+    {"TF32 cut off, rounded or neither", "tf32-cut", "*", tf32_cut_factors, 0, true},
+    {"TF32 cut off, rounded or neither, with biases", "tf32-cut", FUSED, tf32_cut_factors, 1, true},
+    {"binary16 factors, single rows summed in binary16", "ggml-cpu-f32kv", "*", f16_sums_of_single_rows, 1, true},
     {"int8 activations, one scale a row", "int8-rows", FUSED, int8_rows, 0, true},
     {"int8 activations, a scale for 64", "int8-64-f32kv", FUSED, int8_blocks_64, 0, true},
     {"int8 activations, a scale for 128", "int8-128-f32kv", "*", int8_blocks_128, 0, true},
@@ -73,7 +76,8 @@ Test(mixed_classes, sound_engines_are_noise_in_their_own_class) {
 
 /* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */
 Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
-    static const fd_override_fn of[] = {bf16_factors, bf16_products, int8_rows, int8_blocks_64, tf32_factors};
+    static const fd_override_fn of[] = {bf16_factors, bf16_products, int8_rows, int8_blocks_64,
+                                        tf32_factors,  tf32_cut_factors};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fd_graph *graph = engine(&b, of[i], "", true);
