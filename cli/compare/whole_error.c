@@ -94,7 +94,10 @@ static void add_row(const fd_cli_pair *pair, const fd_trace *emulated, int32_t p
 }
 
 /* Step by step, as the candidate was fed. */
-static fd_code record_emulated(const fd_cli_pair *pair, const fd_cli_exec *exec, fd_trace **out, fd_error *err) {
+static fd_code record_emulated(const fd_cli_pair *pair, const fd_cli_exec *exec, bool logits_alone, fd_trace **out,
+                               fd_error *err) {
+    fd_trace_options how = fd_trace_defaults(NULL);
+    if (logits_alone) how.tensors = "logits";
     const int32_t n_pos = fd_trace_n_pos(pair->cand);
     int32_t *tokens = malloc(sizeof *tokens * (size_t)n_pos);
     if (!tokens) return fd_fail(err, FD_ERR_MEMORY, "%d tokens: out of memory", n_pos);
@@ -104,7 +107,7 @@ static fd_code record_emulated(const fd_cli_pair *pair, const fd_cli_exec *exec,
                         .n_pos = n_pos,
                         .steps = fd_trace_steps(pair->cand),
                         .n_step = fd_trace_n_step(pair->cand)};
-    const fd_code code = fd_cli_record_temporary(pair->model, exec, fd_trace_defaults(NULL), &run, out, err);
+    const fd_code code = fd_cli_record_temporary(pair->model, exec, how, &run, out, err);
     free(tokens);
     return code;
 }
@@ -202,7 +205,8 @@ fd_code fd_cli_check_whole_error(const fd_cli_pair *pair, fd_verdict *verdict, f
         return FD_OK;
     FD_TRY(open_emulated(pair, verdict->replay.numerics, &exec, &known, err));
     if (!known) return FD_OK;
-    fd_code code = record_emulated(pair, &exec, &emulated, err);
+    const fd_numerics_class *class_ = fd_numerics_class_find(verdict->replay.numerics);
+    fd_code code = record_emulated(pair, &exec, !class_ || !rounds_to_16_bits(class_), &emulated, err);
     if (code == FD_OK) code = check_logits(pair, emulated, verdict, err);
     if (code == FD_OK) code = check_ops(pair, emulated, verdict, err);
     if (emulated) fd_trace_close(emulated);
