@@ -34,14 +34,15 @@ class Model:
         self.name = pathlib.Path(path).stem
         self.folder = pathlib.Path(keep) / self.name
         (self.folder / "cut").mkdir(parents=True, exist_ok=True)
-        self.rules = rules_of(engine.map) if engine.map else None
         self.program = hashlib.sha256(pathlib.Path(firstdiff).read_bytes()).hexdigest()[:12]
         for i, tokens in enumerate(engine.tokens_of(self.path)):
             if not self.reference(i).exists():
                 subprocess.run([firstdiff, "run", self.path, "--tokens", ",".join(map(str, tokens)), "-n", "0", "-q", "-o", self.reference(i)], check=True)
         with h5py.File(self.reference(0)) as f:
             graph = f["graph"][:]
+            arch = f.attrs["arch"]
         text = lambda x: x.decode() if isinstance(x, bytes) else x
+        self.rules = rules_of(engine.map, text(arch)) if engine.map else None
         self.nodes = [text(n["name"]) for n in graph]
         self.leaves = sorted({n.rpartition(".")[2] for n in self.nodes})
         self.inputs = {text(n["name"]): {text(n[f"input{i}"]) for i in (0, 1)} for n in graph}

@@ -12,15 +12,26 @@ MAPS = pathlib.Path(__file__).resolve().parent.parent / "dumpers/import/maps"
 # ---- names ----
 
 
-def rules_of(name):
-    """[(pattern of a foreign name, node's name with \\1 for the layer)] of a built-in map. Rules that take a part of a tensor come last:
-    here it stands for the whole."""
+def holds_for(arch, words):
+    """Is the rule one of this architecture? arch=a,b lists those it is for, arch=!a,b those it is not for."""
+    for word in words:
+        if word.startswith("arch="):
+            archs = word[len("arch=") :]
+            return (arch in archs.lstrip("!").split(",")) != archs.startswith("!")
+    return True
+
+
+def rules_of(name, arch):
+    """[(pattern of a foreign name, node's name with \\1 for the layer)] of a built-in map, as it is for an architecture. Rules that
+    take a part of a tensor come last: here it stands for the whole."""
     rules, parts = [], []
     for line in (MAPS / f"{name}.map").read_text().splitlines():
         line = line.split(" #")[0].strip()
         if "->" not in line or line.startswith("#"):
             continue
         sources, node = line.split("->")
+        if not holds_for(arch, node.split()[1:]):
+            continue
         for source in sources.split("|"):
             words = {"{layer}": r"(\d+)", "{rank}": r"(?P<rank>\d+)", "*": ".*", "?": "."}
             pieces = re.split(r"(\{layer\}|\{rank\}|\*|\?)", source.strip())

@@ -31,6 +31,7 @@ typedef enum fd_remark_kind {
     FD_REASON_ONE_STEP,        /* node, position n; text: globs to record */
     FD_REASON_LARGE_ERRORS,    /* the same; n[1]: what is left as a rule, in millionths of a millionth */
     FD_REASON_WHOLE_ERROR, /* n: rows; text: which, "": all; node, other: NMSE of the logits, the candidate's and that of an emulated engine of the class */
+    FD_REASON_LOCAL_ERROR, /* node; n: rows, from which position on; text, other: as those, of that node's own inputs */
     FD_REMARK_RANKS_DISAGREE, /* node; n: step, position, more findings; text: which rank. A note where it diverged anyway */
     /* notes: without weight */
     FD_NOTE_MODEL_UNRECORDED,

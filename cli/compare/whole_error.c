@@ -6,7 +6,10 @@
 
 #include "base/order.h"
 #include "cli/ranks.h"
+#include "cli/record.h"
 #include "compare/bounds/bounds.h"
+#include "compare/replay/local_errors.h"
+#include "reference_cpu/reference.h"
 
 /* Of 45 sound engines that rounded as their class, the candidate's NMSE over the emulated one's was 0.1 to 3.1. Where a class rounds to
  * no more than binary32, engines differ by more than roundings: angles of RoPE, approximations of exp; llama.cpp's had up to 230. But not
@@ -32,12 +35,16 @@ typedef struct sums {
 } sums;
 
 typedef struct rows {
-    int32_t in_reference, in_candidate;      /* ids of the logits */
-    float *reference, *candidate, *emulated; /* [n_vocab] each: of one position */
-    sums *row;                               /* those that the candidate recorded [n] */
-    double *ratio;                           /* room for as many */
-    int32_t n, n_first;                      /* in all, in its first step */
+    int32_t in_reference, in_candidate, in_emulated; /* ids of the logits */
+    float *reference, *candidate, *emulated;         /* [n_vocab] each: of one position; one owned block */
+    sums *row;                                       /* those that the candidate recorded [n] */
+    double *ratio;                                   /* room for as many */
+    int32_t n, n_first;                              /* in all, in its first step */
 } rows;
+
+static bool rounds_to_16_bits(const fd_numerics_class *class_) {
+    return class_->u_out > 0x1p-20;
+}
 
 static bool chooses_experts(const fd_graph *graph) {
     for (int32_t i = 0; i < graph->n_node; i++)
@@ -68,12 +75,13 @@ static fd_code open_emulated(const fd_cli_pair *pair, const char *class_name, fd
 }
 
 /* Adds nothing where a side has no such row, or a number is none. */
-static void add_row(const fd_cli_pair *pair, int32_t pos, rows *r) {
+static void add_row(const fd_cli_pair *pair, const fd_trace *emulated, int32_t pos, rows *r) {
     const int32_t n = pair->model->graph->hparams.n_vocab;
     sums row = {0};
     fd_error missing;
     if (fd_trace_read(pair->ref, r->in_reference, pos, r->reference, NULL, &missing) != FD_OK ||
-        fd_trace_read(pair->cand, r->in_candidate, pos, r->candidate, NULL, &missing) != FD_OK)
+        fd_trace_read(pair->cand, r->in_candidate, pos, r->candidate, NULL, &missing) != FD_OK ||
+        fd_trace_read(emulated, r->in_emulated, pos, r->emulated, NULL, &missing) != FD_OK)
         return;
     for (int32_t i = 0; i < n; i++) {
         const double c = (double)r->candidate[i] - (double)r->reference[i],
@@ -86,27 +94,22 @@ static void add_row(const fd_cli_pair *pair, int32_t pos, rows *r) {
 }
 
 /* Step by step, as the candidate was fed. */
-static fd_code run(const fd_cli_pair *pair, fd_exec *exec, rows *r, fd_error *err) {
-    const int32_t n_vocab = pair->model->graph->hparams.n_vocab, *tokens = fd_trace_tokens(pair->cand);
-    const fd_trace_step *steps = fd_trace_steps(pair->cand);
-    for (int32_t s = 0; s < fd_trace_n_step(pair->cand); s++) {
-        float *logits = malloc(sizeof *logits * (size_t)n_vocab * (size_t)steps[s].n_pos);
-        const fd_batch batch = {.tokens = tokens + steps[s].pos0,
-                                .n_tok = steps[s].n_pos,
-                                .pos0 = steps[s].pos0,
-                                .all_logits = true,
-                                .logits = logits};
-        fd_code code =
-            logits ? fd_exec_forward(exec, &batch, err) : fd_fail(err, FD_ERR_MEMORY, "logits: out of memory");
-        for (int32_t p = 0; p < steps[s].n_pos && code == FD_OK; p++) {
-            r->emulated = logits + (int64_t)p * n_vocab;
-            add_row(pair, steps[s].pos0 + p, r);
-        }
-        free(logits);
-        FD_TRY(code);
-        if (s == 0) r->n_first = r->n;
-    }
-    return FD_OK;
+static fd_code record_emulated(const fd_cli_pair *pair, const fd_cli_exec *exec, bool logits_alone, fd_trace **out,
+                               fd_error *err) {
+    fd_trace_options how = fd_trace_defaults(NULL);
+    if (logits_alone) how.tensors = "logits";
+    const int32_t n_pos = fd_trace_n_pos(pair->cand);
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)n_pos);
+    if (!tokens) return fd_fail(err, FD_ERR_MEMORY, "%d tokens: out of memory", n_pos);
+    memcpy(tokens, fd_trace_tokens(pair->cand), sizeof *tokens * (size_t)n_pos);
+    fd_recording run = {.tokens = tokens,
+                        .n_token = n_pos,
+                        .n_pos = n_pos,
+                        .steps = fd_trace_steps(pair->cand),
+                        .n_step = fd_trace_n_step(pair->cand)};
+    const fd_code code = fd_cli_record_temporary(pair->model, exec, how, &run, out, err);
+    free(tokens);
+    return code;
 }
 
 /* Rows from `first` on: their sums; of their ratios, the candidate's over the emulated, the middle one, of two the smaller, and the least. */
@@ -135,7 +138,7 @@ static void judge(const rows *r, bool experts, fd_verdict *verdict) {
     const sums later = look(r, r->n_first, &later_middle, &later_least), all = look(r, 0, &middle, &least);
     if (!(all.size > 0) || !(all.of_emulated > 0)) return;
     const fd_numerics_class *class_ = fd_numerics_class_find(verdict->replay.numerics);
-    const bool coarse = all.of_emulated > COARSE * all.size, in_16_bits = class_ && class_->u_out > 0x1p-20;
+    const bool coarse = all.of_emulated > COARSE * all.size, in_16_bits = class_ && rounds_to_16_bits(class_);
     const double most_in_middle = in_16_bits ? MOST_IN_MIDDLE : MOST;
     bool adds_up = !experts && all.of_candidate > (coarse ? MOST : MOST_F32) * all.of_emulated;
     adds_up |= coarse ? middle > most_in_middle : !experts && least > MOST_IN_ALL_ROWS;
@@ -149,32 +152,64 @@ static void judge(const rows *r, bool experts, fd_verdict *verdict) {
     fd_verdict_late_reason(verdict, reason);
 }
 
+static fd_code check_logits(const fd_cli_pair *pair, const fd_trace *emulated, fd_verdict *verdict, fd_error *err) {
+    const int32_t n_pos = fd_trace_n_pos(pair->cand), n_vocab = pair->model->graph->hparams.n_vocab,
+                  n_first = fd_trace_steps(pair->cand)[0].n_pos;
+    rows r = {.in_reference = fd_trace_find(pair->ref, "logits"),
+              .in_candidate = fd_trace_find(pair->cand, "logits"),
+              .in_emulated = fd_trace_find(emulated, "logits"),
+              .reference = malloc(3 * sizeof(float) * (size_t)n_vocab),
+              .row = malloc(sizeof(sums) * (size_t)n_pos),
+              .ratio = malloc(sizeof(double) * (size_t)n_pos)};
+    const bool room = r.reference && r.row && r.ratio;
+    if (room) r.candidate = r.reference + n_vocab, r.emulated = r.candidate + n_vocab;
+    for (int32_t p = 0; p < n_pos && room; p++) {
+        add_row(pair, emulated, p, &r);
+        if (p + 1 == n_first) r.n_first = r.n;
+    }
+    if (room) judge(&r, chooses_experts(pair->model->graph), verdict);
+    free(r.row);
+    free(r.ratio);
+    free(r.reference);
+    return room ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "logits: out of memory");
+}
+
+static fd_code check_ops(const fd_cli_pair *pair, const fd_trace *emulated, fd_verdict *verdict, fd_error *err) {
+    const fd_numerics_class *class_ = fd_numerics_class_find(verdict->replay.numerics);
+    const fd_attribution_options how = {.graph = pair->model->graph,
+                                        .cand = pair->cand,
+                                        .n_pos = fd_trace_n_pos(pair->cand),
+                                        .op = fd_reference_op,
+                                        .numerics = class_};
+    fd_local_excess excess;
+    if (verdict->status != FD_NOISE || !class_ || !rounds_to_16_bits(class_)) return FD_OK;
+    FD_TRY(fd_find_local_excess(&how, emulated, &excess, err));
+    if (excess.node < 0) return FD_OK;
+    fd_remark reason = {FD_REASON_LOCAL_ERROR, .n = {excess.n, excess.first}};
+    snprintf(reason.node, sizeof reason.node, "%s", pair->model->graph->nodes[excess.node].name);
+    snprintf(reason.text, sizeof reason.text, "%.2g", excess.here);
+    snprintf(reason.other, sizeof reason.other, "%.2g", excess.there);
+    fd_verdict_late_reason(verdict, reason);
+    return FD_OK;
+}
+
 fd_code fd_cli_check_whole_error(const fd_cli_pair *pair, fd_verdict *verdict, fd_error *err) {
-    const fd_graph *graph = pair->model->graph;
-    const int32_t n_pos = fd_trace_n_pos(pair->cand), n_vocab = graph->hparams.n_vocab;
+    const int32_t n_pos = fd_trace_n_pos(pair->cand);
     fd_cli_exec exec;
+    fd_trace *emulated = NULL;
     bool known;
     if (verdict->status != FD_NOISE || verdict->replay.of_reference || fd_cli_peers() ||
-        has_blocks_in_cache(pair->cand) || !(fd_graph_n_parameter(graph) * n_pos <= MOST_WORK) ||
+        has_blocks_in_cache(pair->cand) || !(fd_graph_n_parameter(pair->model->graph) * n_pos <= MOST_WORK) ||
         strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 || !fd_trace_has_data(pair->ref, "logits") ||
         !fd_trace_has_data(pair->cand, "logits") || fd_trace_n_pos(pair->ref) < n_pos)
         return FD_OK;
     FD_TRY(open_emulated(pair, verdict->replay.numerics, &exec, &known, err));
     if (!known) return FD_OK;
-    rows r = {.in_reference = fd_trace_find(pair->ref, "logits"),
-              .in_candidate = fd_trace_find(pair->cand, "logits"),
-              .reference = malloc(2 * sizeof(float) * (size_t)n_vocab),
-              .row = malloc(sizeof(sums) * (size_t)n_pos),
-              .ratio = malloc(sizeof(double) * (size_t)n_pos)};
-    fd_code code = r.reference && r.row && r.ratio ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "logits: out of memory");
-    if (code == FD_OK) {
-        r.candidate = r.reference + n_vocab;
-        code = run(pair, exec.exec, &r, err);
-    }
-    if (code == FD_OK) judge(&r, chooses_experts(graph), verdict);
-    free(r.row);
-    free(r.ratio);
-    free(r.reference);
+    const fd_numerics_class *class_ = fd_numerics_class_find(verdict->replay.numerics);
+    fd_code code = record_emulated(pair, &exec, !class_ || !rounds_to_16_bits(class_), &emulated, err);
+    if (code == FD_OK) code = check_logits(pair, emulated, verdict, err);
+    if (code == FD_OK) code = check_ops(pair, emulated, verdict, err);
+    if (emulated) fd_trace_close(emulated);
     fd_cli_exec_close(&exec);
     return code;
 }

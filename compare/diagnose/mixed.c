@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "compare/diagnose/round_type.h"
-#include "compare/diagnose/trial_rows.h"
+#include "compare/diagnose/undirected.h"
 #include "faults/faults.h"
 
 /* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule. */
@@ -167,58 +167,22 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
 /* Of the size of the result: int8 activations leave a hundredth of it, through several products or with one scale a batch more. */
 #define MOST_ERROR         0x1p-5
 #define MOST_ERROR_OF_SPAN 0x1p-3
-/* Along the result: of the error (or eight standard errors, large values count most), or a factor that is nobody's, because a matrix
- * turns errors into a few directions. */
-#define MOST_ALONG  0.1
-#define MOST_FACTOR 0x1p-8
-/* Of the error in one row, or in one eighth of the elements: rounding is everywhere alike. */
-#define LEAST_PART 0.25
-enum { PARTS = 8 };
-
 typedef struct own_way {
     bool is;
     double error, most; /* relative */
 } own_way;
-
-static double square(double x) {
-    return x * x;
-}
-
-static bool is_alike(const double *part, int32_t n, double mean) {
-    for (int32_t i = 0; i < n; i++)
-        if (!(part[i] >= square(LEAST_PART) * mean)) return false;
-    return true;
-}
 
 /* fd_diagnose_look_fn */
 static fd_code look_at_errors(void *user, const fd_diagnose_options *options, const fd_explain_request *request,
                               fd_error *err) {
     own_way *out = user;
     fd_trial_rows rows;
-    int64_t stride = fd_node_row_stride(request->args.node, request->args.n_kv);
-    double rr = 0, yy = 0, ry = 0, part[PARTS] = {0};
-    bool rows_alike = true;
+    fd_undirected errors = {0};
     (void)options;
     fd_code code = fd_trial_rows_open(request, &rows, err);
-    bool known = code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && stride >= PARTS;
-    for (int pass = 0; pass < 2 && known; pass++)
-        for (int64_t p = request->n_unjudged; p < request->args.n_pos; p++) {
-            double row_rr = 0, row_yy = 0;
-            for (int64_t i = 0; i < stride; i++) {
-                double y = (double)rows.plain.rows[p * stride + i], r = (double)request->output[p * stride + i] - y;
-                row_rr += r * r;
-                row_yy += y * y;
-                if (pass) continue;
-                ry += r * y;
-                part[i * PARTS / stride] += r * r;
-            }
-            if (pass) rows_alike &= row_rr / row_yy >= square(LEAST_PART) * rr / yy;
-            if (!pass) rr += row_rr, yy += row_yy;
-        }
-    double n = (double)((request->args.n_pos - request->n_unjudged) * stride), along = fmax(MOST_ALONG, 8 / sqrt(n));
-    out->error = sqrt(rr / yy);
-    out->is = known && rows_alike && is_alike(part, PARTS, rr / PARTS) && out->error <= out->most &&
-              fabs(ry) <= fmax(along * sqrt(rr * yy), MOST_FACTOR * yy);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
+    out->error = errors.error;
+    out->is = fd_is_undirected_in_rows(&errors) && errors.error <= out->most;
     fd_trial_rows_close(&rows);
     return code;
 }

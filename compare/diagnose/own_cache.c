@@ -10,6 +10,7 @@
 #include "compare/diagnose/round_scaled.h"
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/trial_rows.h"
+#include "compare/diagnose/undirected.h"
 #include "compare/replay/replay.h"
 
 /* Of the size of the result: four bits leave an eighth of a value. */
@@ -19,13 +20,7 @@
  * spares the first position, as all of keys do, or grows with it is far outside. */
 #define MOST_APART       4.0
 #define MOST_FROM_MIDDLE 8.0
-/* Along the result, of the error; of a factor all of it is. Values so many times as large as most are left aside: a stream has a few that
- * outweigh all others. */
-#define MOST_ALONG  0.4
-#define OUTSTANDING 4.0
-/* Of the error in one eighth of the elements. */
-#define LEAST_PART 0.25
-enum { PARTS = 8, FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
+enum { FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
 
 typedef struct own_cache {
     bool is;
@@ -81,46 +76,17 @@ static fd_code goes_with(const fd_trial_rows *rows, int which, bool *yes, fd_err
     return code;
 }
 
-/* No direction, and everywhere in a row alike. */
-static bool is_unordered(const fd_trial_rows *rows, double *error) {
-    const fd_explain_request *r = rows->request;
-    const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), first = r->n_unjudged * stride,
-                  end = r->args.n_pos * stride;
-    double large = 0, rr = 0, yy = 0, part[PARTS] = {0}, rr_of_most = 0, yy_of_most = 0, ry_of_most = 0;
-    bool alike = stride >= PARTS;
-    int64_t n = 0;
-    for (int64_t i = first; i < end; i++) {
-        const double y = (double)rows->plain.rows[i];
-        n += isfinite(y) != 0;
-        large += isfinite(y) ? y * y : 0;
-    }
-    large = OUTSTANDING * sqrt(large / (double)n);
-    for (int64_t i = first; i < end && alike; i++) {
-        const double y = (double)rows->plain.rows[i], off = (double)r->output[i] - y;
-        if (!isfinite(y) && !isfinite(r->output[i])) continue; /* hidden scores */
-        rr += off * off;
-        yy += y * y;
-        part[i % stride * PARTS / stride] += off * off;
-        if (!(fabs(y) <= large)) continue;
-        rr_of_most += off * off;
-        yy_of_most += y * y;
-        ry_of_most += off * y;
-    }
-    for (int i = 0; i < PARTS; i++) alike &= part[i] >= LEAST_PART * LEAST_PART * rr / PARTS;
-    *error = sqrt(rr / yy);
-    return alike && *error <= MOST_ERROR && fabs(ry_of_most) <= MOST_ALONG * sqrt(rr_of_most * yy_of_most);
-}
-
 /* fd_diagnose_look_fn */
 static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
     own_cache *out = user;
     fd_trial_rows rows;
-    double error;
+    fd_undirected errors = {0};
     (void)options;
     out->is = false;
     fd_code code = fd_trial_rows_open(request, &rows, err);
-    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && is_unordered(&rows, &error)) {
-        out->error = fmax(out->error, error);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
+    if (fd_is_undirected(&errors) && errors.error <= MOST_ERROR) {
+        out->error = fmax(out->error, errors.error);
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
             if (known[i].op == FD_OP_KV_WRITE || request->numerics->u_out > 0x1p-24)
                 code = goes_with(&rows, i, &out->is, err);

@@ -104,6 +104,13 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "--candidate",
             r->node, a, r->text, v->replay.numerics, r->other);
         break;
+    case FD_REASON_LOCAL_ERROR:
+        SAY("cannot tell: %s is within its bounds, but from its recorded inputs it has an NMSE of %.9s over %lld rows "
+            "from "
+            "position %lld on, and an engine that rounds as %s of %.9s: a small bug there, or another class; give "
+            "--candidate",
+            r->node, r->text, a, b, v->replay.numerics, r->other);
+        break;
     case FD_REMARK_RANKS_DISAGREE:
         SAY("ranks disagree at %s, step %lld, position %lld: %s%s", r->node, a, b, r->text,
             c > 0 ? "; at more places after that (firstdiff import --ranks lists them)" : "");

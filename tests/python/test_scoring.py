@@ -19,13 +19,20 @@ BUG = Case("eps-outside", 0, "sound.0", ("eps_outside_root",), "f32", None)
 
 def test_foreign_names_have_the_maps_nodes():
     names = ["Qcur-1.MUL_MAT", "Qcur-1.RESHAPE", "Qcur-1.ROPE", "node_31.MUL_MAT", "node_7.MUL_MAT", "result_output.MUL_MAT", "norm-0.RMS_NORM"]
-    assert nodes_of(names, rules_of("llama.cpp")) == {
+    assert nodes_of(names, rules_of("llama.cpp", "llama")) == {
         "Qcur-1.RESHAPE": "blk.1.attn_q",  # the first rule that gives a node wins
         "Qcur-1.ROPE": "blk.1.attn_q_rope",
         "node_7.MUL_MAT": "blk.0.attn_proj",  # by rank
         "node_31.MUL_MAT": "blk.1.attn_proj",
         "result_output.MUL_MAT": "logits",
     }
+
+
+def test_a_rule_holds_for_its_architectures_alone():
+    names = ["model.layers.0.post_attention_layernorm:in", "model.layers.0.mlp.act_fn", "lm_head"]
+    llama, gemma2 = (nodes_of(names, rules_of("transformers", arch)) for arch in ("llama", "gemma2"))
+    assert llama == {names[0]: "blk.0.ffn_inp", "lm_head": "logits"}
+    assert gemma2 == {names[0]: "blk.0.attn_proj"}
 
 
 class Tensors(dict):
