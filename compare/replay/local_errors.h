@@ -1,5 +1,5 @@
 /* What a run's ops leave, each on its own recorded inputs, beside what an emulated engine of its class leaves on its own: bounds have room
- * for ten times as much and more, but roundings of one rule leave one size of errors, whatever the model. So a bug that is no larger than
+ * for much more, but roundings of one rule leave one size of errors. So a bug that is no larger than
  * rounding shows where it is made, before all other layers' roundings are added to it. */
 #ifndef FD_COMPARE_REPLAY_LOCAL_ERRORS_H
 #define FD_COMPARE_REPLAY_LOCAL_ERRORS_H
