@@ -27,7 +27,8 @@ static bool is_nearer(const double *candidate, const double *rounded, const doub
 }
 
 /* Rows that are nearer with factors of `own` take the place of those in replay->y. */
-static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_op_args args, int64_t stride, fd_error *err) {
+static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_op_args args, int64_t stride,
+                           fd_error *err) {
     const fd_numerics_class *given = replay->o.numerics;
     replay->o.numerics = own;
     fd_code code = fd_replay_run_f64(replay, args, err);
@@ -83,7 +84,8 @@ static bool is_near(const double *candidate, const double *y, int64_t n) {
 fd_code fd_replay_choose_sums(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err) {
     const fd_weight *weight = args->weight[0];
     const int64_t stride = fd_node_row_stride(node, replay->n_kv);
-    if (node->op != FD_OP_MATMUL || !is_as_ggml(replay->o.numerics) || weight->dtype != FD_F16 || weight->n_col % 2 != 0)
+    if (node->op != FD_OP_MATMUL || !is_as_ggml(replay->o.numerics) || weight->dtype != FD_F16 ||
+        weight->n_col % 2 != 0)
         return FD_OK;
     double *halves = malloc(sizeof *halves * (size_t)(stride ? stride : 1));
     if (!halves) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);

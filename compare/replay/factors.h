@@ -1,13 +1,14 @@
-/* Classes in which a product rounds its factors or does not, by its shape (numerics_class.h, `either`): cuBLAS with TF32 allowed, or kernels that give
- * binary32 to tensor cores, which cut it off (`in_truncates`), beside others that do not. What
- * was recorded of its input and its result says which. Where one of them was not, the bounds have room for both. */
+/* Classes in which a product rounds its factors or does not, by its shape (numerics_class.h, `either`): cuBLAS with TF32 allowed, or kernels
+ * that give binary32 to tensor cores, which cut it off (`in_truncates`), beside others that do not. What was recorded of its input and its
+ * result says which. Where one of them was not, the bounds have room for both. */
 #ifndef FD_COMPARE_REPLAY_FACTORS_H
 #define FD_COMPARE_REPLAY_FACTORS_H
 
 #include "compare/replay/internal.h"
 
-/* After the op ran on its factors as they are, into replay->y: each row is that, or of rounded factors, or of factors that are
- * cut off where the class does so, whichever gives more of its recorded elements better. *class_ NULL: it cannot be asked; else the class of its bounds, which is the replay's until the next node. */
+/* After the op ran on its factors as they are, into replay->y: each row is that, or of rounded factors, or of factors that are cut off where
+ * the class does so, whichever gives more of its recorded elements better. *class_ NULL: it cannot be asked; else the class of its bounds,
+ * which is the replay's until the next node. */
 fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_args args,
                                  const fd_numerics_class **class_, fd_error *err);
 

@@ -76,8 +76,8 @@ Test(mixed_classes, sound_engines_are_noise_in_their_own_class) {
 
 /* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */
 Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
-    static const fd_override_fn of[] = {bf16_factors, bf16_products, int8_rows, int8_blocks_64,
-                                        tf32_factors,  tf32_cut_factors};
+    static const fd_override_fn of[] = {bf16_factors,   bf16_products, int8_rows,
+                                        int8_blocks_64, tf32_factors,  tf32_cut_factors};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fd_graph *graph = engine(&b, of[i], "", true);
