@@ -5,6 +5,7 @@
 
 #include "compare/diagnose/approximated.h"
 #include "compare/diagnose/mixed.h"
+#include "compare/diagnose/other_kernel.h"
 #include "compare/diagnose/own_cache.h"
 #include "compare/diagnose/own_products.h"
 #include "compare/diagnose/suspects.h"
@@ -67,7 +68,29 @@ static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_e
     return FD_OK;
 }
 
+/* Nor behind products that were not recorded, where another kernel may have multiplied otherwise than the one that the class repeats. */
+static fd_code doubt_for_other_kernel(fd_comparison *c, fd_attribution *of, fd_error *err) {
+    const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    const fd_verdict_map *map = &c->map[FD_CANDIDATE];
+    double error;
+    fd_explanation e;
+    if (!of->found || c->verdict->weights.n_differ > 0) return FD_OK;
+    FD_TRY(fd_find_other_kernel(&ask, of, &error, err));
+    if (!(error > 0)) return FD_OK;
+    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    if (e.named && !fd_explains_by_one_rounding(&e)) return FD_OK;
+    fd_remark r = {FD_REASON_RESIDUAL};
+    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
+    snprintf(r.other, sizeof r.other, "%.1e", error);
+    for (int32_t p = 0; p < map->n_pos; p++)
+        r.n[0] += !(map->by_pos[(size_t)of->first.node * (size_t)map->n_pos + (size_t)p] <= 1);
+    fd_verdict_reason(c->verdict, r);
+    of->found = false;
+    return FD_OK;
+}
+
 fd_code fd_doubt_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
     FD_TRY(doubt_for_mixed_class(c, inferred, of, err));
+    if (inferred) FD_TRY(doubt_for_other_kernel(c, of, err));
     return inferred ? doubt_for_own_products(c, of, err) : FD_OK;
 }

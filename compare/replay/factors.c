@@ -34,10 +34,24 @@ static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_o
     fd_code code = fd_replay_run_f64(replay, args, err);
     replay->o.numerics = given;
     const double *rounded = args.out;
-    for (int64_t at = 0; at < replay->n_pos * stride && code == FD_OK; at += stride)
-        if (is_nearer(replay->candidate + at, rounded + at, replay->y + at, stride))
+    for (int32_t r = 0; r < replay->n_pos && code == FD_OK; r++) {
+        const int64_t at = r * stride;
+        if (replay->recorded[r] && is_nearer(replay->candidate + at, rounded + at, replay->y + at, stride))
             memcpy(replay->y + at, rounded + at, sizeof *rounded * (size_t)stride);
+    }
     return code;
+}
+
+/* Rounded to TF32, and cut off where `cuts`. */
+static fd_code try_tf32(fd_replay *replay, fd_numerics_class *own, bool cuts, fd_op_args args, int64_t stride,
+                        fd_error *err) {
+    own->u_factor = 0x1p-11;
+    own->tiny_in = 0x1p-126;
+    own->replays_inputs = own->own_attention = own->all_products = true;
+    own->in_truncates = false;
+    FD_TRY(try_factors(replay, own, args, stride, err));
+    own->in_truncates = cuts;
+    return cuts ? try_factors(replay, own, args, stride, err) : FD_OK;
 }
 
 fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_args args,
@@ -52,12 +66,8 @@ fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_a
     *own = *given;
     own->either = own->in_truncates = false;
     own->u_in = 0;
-    own->u_factor = given->u_in;
-    own->replays_inputs = own->own_attention = own->all_products = true;
     args.out = rounded;
-    fd_code code = try_factors(replay, own, args, stride, err);
-    own->in_truncates = given->in_truncates;
-    if (code == FD_OK && own->in_truncates) code = try_factors(replay, own, args, stride, err);
+    fd_code code = try_tf32(replay, own, given->in_truncates, args, stride, err);
     own->u_factor = 0; /* what is rounded is known */
     own->replays_inputs = own->in_truncates = false;
     free(rounded);
@@ -81,14 +91,16 @@ static bool is_near(const double *candidate, const double *y, int64_t n) {
     return errors <= LIKE_BINARY32 * LIKE_BINARY32 * squares;
 }
 
-fd_code fd_replay_choose_sums(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err) {
+static bool all_are_near(const fd_replay *replay, int64_t stride) {
+    bool all = true;
+    for (int32_t r = 0; r < replay->n_pos && all; r++)
+        all = !replay->recorded[r] || is_near(replay->candidate + r * stride, replay->y + r * stride, stride);
+    return all;
+}
+
+static void try_half_sums(fd_replay *replay, const fd_op_args *args, int64_t stride) {
     const fd_weight *weight = args->weight[0];
-    const int64_t stride = fd_node_row_stride(node, replay->n_kv);
-    if (node->op != FD_OP_MATMUL || !is_as_ggml(replay->o.numerics) || weight->dtype != FD_F16 ||
-        weight->n_col % 2 != 0)
-        return FD_OK;
-    double *halves = malloc(sizeof *halves * (size_t)(stride ? stride : 1));
-    if (!halves) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    double *halves = args->out;
     for (int32_t r = 0; r < replay->n_pos; r++) {
         double *y = replay->y + r * stride;
         const double *candidate = replay->candidate + r * stride;
@@ -98,6 +110,26 @@ fd_code fd_replay_choose_sums(fd_replay *replay, const fd_node *node, const fd_o
             halves[i] += (double)fd_weight_element(args->weight[1], i);
         if (is_nearer(candidate, halves, y, stride)) memcpy(y, halves, sizeof *y * (size_t)stride);
     }
-    free(halves);
-    return FD_OK;
+}
+
+static bool is_any_product(const fd_node *node) {
+    return node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL || node->op == FD_OP_HEAD_MATMUL;
+}
+
+fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
+    const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
+    if (!is_any_product(node) || !is_as_ggml(replay->o.numerics) || all_are_near(replay, stride)) return FD_OK;
+    const fd_weight *weight = args.weight[0];
+    fd_numerics_class own = *replay->o.numerics;
+    double *y = malloc(sizeof *y * (size_t)(n ? n : 1));
+    if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    fd_code code = FD_OK;
+    args.out = y;
+    own.plain_products = weight->dtype == FD_BF16;
+    if (weight->dtype == FD_F16 && node->op == FD_OP_MATMUL && weight->n_col % 2 == 0)
+        try_half_sums(replay, &args, stride);
+    if (weight->dtype == FD_BF16) code = try_factors(replay, &own, args, stride, err);
+    if (weight->dtype == FD_F32) code = try_tf32(replay, &own, true, args, stride, err);
+    free(y);
+    return code;
 }

@@ -12,8 +12,9 @@
 fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_args args,
                                  const fd_numerics_class **class_, fd_error *err);
 
-/* The same of rows beside binary16 weights, in classes that make factors as ggml does: those that such sums in binary32 do not give take
- * the sums of its CUDA kernel of single rows (half_sums.h), where these are nearer. */
-fd_code fd_replay_choose_sums(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err);
+/* In classes that make factors as ggml does: rows that such factors and sums in binary32 do not give may be another kernel's, as its CUDA
+ * backend chooses them by the product's shape; where that is nearer it is taken. Beside binary16 weights sums in binary16
+ * (half_sums.h), beside bfloat16 ones factors as they are, beside binary32 ones TF32, rounded or cut off. */
+fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
 
 #endif

@@ -244,7 +244,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
                      : fd_replay_run_with_samples(replay, node, args, err);
     const fd_numerics_class *of_product = NULL;
     if (code == FD_OK) code = fd_replay_choose_factors(replay, node, args, &of_product, err);
-    if (code == FD_OK) code = fd_replay_choose_sums(replay, node, &args, err);
+    if (code == FD_OK) code = fd_replay_choose_kernel(replay, node, args, err);
     if (of_product) bound.numerics = of_product;
     if (code == FD_OK && bounded) code = fd_bound(&bound, replay->tau, err);
     if (code == FD_OK && bounded) code = fd_replay_recompute(replay, node, &bound, err);

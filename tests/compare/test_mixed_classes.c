@@ -128,8 +128,8 @@ Test(mixed_classes, an_error_far_below_what_tf32_leaves_is_found_in_a_product) {
     close_model(&b);
 }
 
-static void expect_undecided(fd_override_fn how_products, const char *tensors) {
-    bench b = open_bench(models[0], (recording){0});
+static void expect_undecided(int model, fd_override_fn how_products, const char *tensors) {
+    bench b = open_bench(models[model], (recording){0});
     fd_graph *graph = engine(&b, how_products, "", true);
     recording how = {.emulated = "f32", .numerics = "unknown", .tensors = tensors};
     fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
@@ -142,12 +142,17 @@ static void expect_undecided(fd_override_fn how_products, const char *tensors) {
 
 /* Through unrecorded products nobody can tell which: the bounds have room for both, and it is no bug. */
 Test(mixed_classes, layer_outputs_of_tf32_are_no_bug) {
-    expect_undecided(tf32_factors, "*l_out,logits");
+    expect_undecided(0, tf32_factors, "*l_out,logits");
+}
+
+/* ggml-cpu's factors are repeated to the last bits in the prompt; what single rows sum in binary16 goes through gate and up. */
+Test(mixed_classes, single_rows_of_another_kernel_behind_an_unrecorded_product_are_no_bug) {
+    expect_undecided(1, f16_sums_of_single_rows, "*norm,*attn_*,*rope,*cache*,*inp,*act,*down,*l_out,logits");
 }
 
 /* Nothing but room speaks for them then. */
 Test(mixed_classes, layer_outputs_alone_show_no_class_that_takes_16_bit_values_as_they_come) {
-    expect_undecided(bf16_products, "*l_out,logits");
+    expect_undecided(0, bf16_products, "*l_out,logits");
 }
 
 /* K and V in int8 with one scale a head: through attention all roundings of a cache look alike, and none is sure. */
