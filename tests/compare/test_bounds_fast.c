@@ -85,11 +85,8 @@ static double largest_z_of(int32_t pos0, int32_t n_pos, double size, const char 
     args.in[0] = weights, args.in[1] = v, args.out = y;
     c->nodes[0].op = FD_OP_ADD, c->nodes[1].op = FD_OP_KV_WRITE;
     fd_reference_op(FD_NUMERICS_F64, &args);
-    fd_bound_args bound = {.op = &args,
-                           .candidate = found,
-                           .stored = FD_F32,
-                           .numerics = fd_numerics_class_find(class_),
-                           .n_output = 1e6};
+    fd_bound_args bound = {
+        .op = &args, .candidate = found, .stored = FD_F32, .numerics = fd_numerics_class_find(class_), .n_output = 1e6};
     fd_error err = {0};
     cr_assert_eq(fd_bound(&bound, tau, &err), FD_OK, "%s", err.message);
     for (int64_t i = 0; i < n_out; i++) most_z = worse(most_z, fd_bound_z(found[i], y[i], tau[i]));
@@ -115,4 +112,47 @@ Test(bounds_fast, the_mix_of_the_fast_kernel_is_within_its_classes) {
 Test(bounds_fast, an_exponential_that_is_not_one_at_the_maximum_is_beyond) {
     double z = largest_z_of(0, 24, 60, "f16", of_product);
     cr_expect(!(z <= 1), "z %.3g", z);
+}
+
+/* ---- what nvcc makes of them with -use_fast_math ---- */
+
+static double fast_gelu(double g) {
+    const double cube = 0.044715 * g * g * g;
+    return 0.5 * g * (1 + tanh(0.7978845608028654 * (g + cube)) + 0x1p-17 * draw());
+}
+static double fast_softplus(double x) {
+    return x > 20 ? x : log1p(exp(x)) + 0x1p-21 * draw();
+}
+
+static double largest_z_of_function(fd_op op, double (*fast)(double), const char *class_) {
+    enum { N = 256, N_POS = 4 };
+    op_case *c = case_unary(op, N, N_POS);
+    double x[N * N_POS], y[N * N_POS], found[N * N_POS], tau[N * N_POS], most_z = 0;
+    for (int i = 0; i < N * N_POS; i++) {
+        x[i] = (double)(c->in[0][i] / 8);
+        found[i] = (double)(float)fast(x[i]);
+    }
+    fd_op_args args = c->args;
+    args.in[0] = x, args.out = y;
+    fd_reference_op(FD_NUMERICS_F64, &args);
+    fd_bound_args bound = {
+        .op = &args, .candidate = found, .stored = FD_F32, .numerics = fd_numerics_class_find(class_), .n_output = 1e6};
+    fd_error err = {0};
+    cr_assert_eq(fd_bound(&bound, tau, &err), FD_OK, "%s", err.message);
+    for (int i = 0; i < N * N_POS; i++) most_z = worse(most_z, fd_bound_z(found[i], y[i], tau[i]));
+    case_free(c);
+    return most_z;
+}
+
+Test(bounds_fast, fast_math_is_within_its_classes_alone) {
+    static const struct {
+        fd_op op;
+        double (*fast)(double);
+    } functions[] = {{FD_OP_GELU, fast_gelu}, {FD_OP_SOFTPLUS, fast_softplus}};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        const double fast = largest_z_of_function(functions[i].op, functions[i].fast, "tf32-cut"),
+                     plain = largest_z_of_function(functions[i].op, functions[i].fast, "f32");
+        cr_expect(fast <= 1, "function %zu: z %.3g", i, fast);
+        cr_expect(!(plain <= 1), "function %zu: z %.3g in f32", i, plain);
+    }
 }
