@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/undirected.h"
 #include "faults/faults.h"
@@ -167,25 +168,6 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
 /* Of the size of the result: int8 activations leave a hundredth of it, through several products or with one scale a batch more. */
 #define MOST_ERROR         0x1p-5
 #define MOST_ERROR_OF_SPAN 0x1p-3
-typedef struct own_way {
-    bool is;
-    double error, most; /* relative */
-} own_way;
-
-/* fd_diagnose_look_fn */
-static fd_code look_at_errors(void *user, const fd_diagnose_options *options, const fd_explain_request *request,
-                              fd_error *err) {
-    own_way *out = user;
-    fd_trial_rows rows;
-    fd_undirected errors = {0};
-    (void)options;
-    fd_code code = fd_trial_rows_open(request, &rows, err);
-    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
-    out->error = errors.error;
-    out->is = fd_is_undirected_in_rows(&errors) && errors.error <= out->most;
-    fd_trial_rows_close(&rows);
-    return code;
-}
 
 /* Single rows are another kernel's than a prompt's. */
 static bool is_decode_alone(const fd_diagnose_options *ask, const fd_attribution *of) {
@@ -194,10 +176,8 @@ static bool is_decode_alone(const fd_diagnose_options *ask, const fd_attribution
     for (int32_t i = 0; i < ask->graph->n_node && alone; i++) {
         const fd_node_finding *f = &of->introduced[i];
         if (f->finding == FD_FOUND_NOTHING) continue;
-        for (int32_t k = 0; k < fd_trace_n_step(ask->trace); k++)
-            if (steps[k].pos0 <= f->pos && f->pos < steps[k].pos0 + steps[k].n_pos)
-                alone = k > 0 && steps[k].n_pos == 1;
-        alone &= fd_departs_in_all_layers(ask->graph, of, f);
+        const int32_t step = fd_step_of(ask->trace, f->pos);
+        alone = step > 0 && steps[step].n_pos == 1 && fd_departs_in_all_layers(ask->graph, of, f);
     }
     return alone;
 }
@@ -214,14 +194,15 @@ fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, 
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         const bool through = f->span_first != f->node;
-        own_way own = {.most = through ? MOST_ERROR_OF_SPAN : MOST_ERROR};
+        fd_undirected errors;
         if (f->finding == FD_FOUND_NOTHING) continue;
         if (nodes[i].op != FD_OP_MATMUL || (through && of_16_bits) || !isfinite(f->z)) return FD_OK;
         fd_diagnose_options there = *ask;
         there.finding = f;
-        FD_TRY(fd_diagnose_look(&there, look_at_errors, &own, err));
-        if (!own.is) return FD_OK;
-        *error = fmax(*error, own.error);
+        FD_TRY(fd_ask_undirected(&there, &errors, err));
+        const bool small = errors.error <= (through ? MOST_ERROR_OF_SPAN : MOST_ERROR);
+        if (!small || !fd_is_undirected_in_rows(&errors)) return FD_OK;
+        *error = fmax(*error, errors.error);
     }
     *yes = true;
     return FD_OK;

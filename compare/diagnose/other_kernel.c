@@ -30,24 +30,6 @@ static bool is_attention(const fd_graph *graph, const fd_attribution *of, const 
     return (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX) && fd_departs_in_all_layers(graph, of, f);
 }
 
-typedef struct looked {
-    double most, error; /* relative; 0: larger, or in a direction */
-} looked;
-
-/* fd_diagnose_look_fn */
-static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
-    looked *out = user;
-    fd_trial_rows rows;
-    (void)options;
-    fd_code code = fd_trial_rows_open(request, &rows, err);
-    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) {
-        const fd_undirected errors = fd_weigh_undirected(&rows);
-        if (fd_is_undirected(&errors) && errors.error <= out->most) out->error = errors.error;
-    }
-    fd_trial_rows_close(&rows);
-    return code;
-}
-
 fd_code fd_find_other_kernel(const fd_diagnose_options *ask, const fd_attribution *of, double *error, fd_error *err) {
     const fd_numerics_class *c = ask->numerics;
     double most = 0;
@@ -57,13 +39,14 @@ fd_code fd_find_other_kernel(const fd_diagnose_options *ask, const fd_attributio
         const fd_node_finding *f = &of->introduced[i];
         if (f->finding == FD_FOUND_NOTHING) continue;
         const bool attention = is_attention(ask->graph, of, f);
-        looked left = {.most = attention ? MOST_OF_ATTENTION : MOST_ERROR};
+        fd_undirected errors;
         if (!isfinite(f->z) || (!attention && !has_hidden_product(ask, f))) return FD_OK;
         fd_diagnose_options there = *ask;
         there.finding = f;
-        FD_TRY(fd_diagnose_look(&there, look, &left, err));
-        if (!(left.error > 0)) return FD_OK;
-        most = fmax(most, left.error);
+        FD_TRY(fd_ask_undirected(&there, &errors, err));
+        const bool small = errors.error > 0 && errors.error <= (attention ? MOST_OF_ATTENTION : MOST_ERROR);
+        if (!small || !fd_is_undirected(&errors)) return FD_OK;
+        most = fmax(most, errors.error);
     }
     *error = most;
     return FD_OK;

@@ -6,8 +6,8 @@
 #include "compare/diagnose/diagnose.h"
 #include "compare/replay/attribution.h"
 
-/* *error: the largest of what all that departs leaves, relative to it, in no direction, with such products before it or being attention's own; 0: something
- * is otherwise, or the class repeats no float factors. */
+/* *error: the largest of what all that departs leaves, relative to it, in no direction, with such products before it or being attention's
+ * own; 0: something is otherwise, or the class repeats no float factors. */
 fd_code fd_find_other_kernel(const fd_diagnose_options *ask, const fd_attribution *of, double *error, fd_error *err);
 
 #endif

@@ -58,6 +58,22 @@ fd_undirected fd_weigh_undirected(const fd_trial_rows *rows) {
     return out;
 }
 
+/* fd_diagnose_look_fn */
+static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
+    fd_undirected *out = user;
+    fd_trial_rows rows;
+    (void)options;
+    fd_code code = fd_trial_rows_open(request, &rows, err);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) *out = fd_weigh_undirected(&rows);
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
+fd_code fd_ask_undirected(const fd_diagnose_options *ask, fd_undirected *out, fd_error *err) {
+    *out = (fd_undirected){0};
+    return fd_diagnose_look(ask, look, out, err);
+}
+
 bool fd_is_undirected(const fd_undirected *e) {
     return e->parts_alike && e->along <= fmax(MOST_ALONG, 8 / sqrt((double)e->n));
 }

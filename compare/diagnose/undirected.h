@@ -4,6 +4,7 @@
 #ifndef FD_COMPARE_DIAGNOSE_UNDIRECTED_H
 #define FD_COMPARE_DIAGNOSE_UNDIRECTED_H
 
+#include "compare/diagnose/diagnose.h"
 #include "compare/diagnose/trial_rows.h"
 
 typedef struct fd_undirected {
@@ -16,6 +17,9 @@ typedef struct fd_undirected {
 
 /* What the candidate leaves of the op as it should be, which rows->plain has computed. */
 fd_undirected fd_weigh_undirected(const fd_trial_rows *rows);
+
+/* The same of the rows that ask->finding is about; all 0, and so in a part, where the op cannot be computed. */
+fd_code fd_ask_undirected(const fd_diagnose_options *ask, fd_undirected *out, fd_error *err);
 
 /* No direction, no part. */
 bool fd_is_undirected(const fd_undirected *errors);

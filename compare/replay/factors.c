@@ -118,8 +118,9 @@ static bool is_any_product(const fd_node *node) {
 
 fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
-    if (!is_any_product(node) || !is_as_ggml(replay->o.numerics) || all_are_near(replay, stride)) return FD_OK;
     const fd_weight *weight = args.weight[0];
+    if (!is_any_product(node) || fd_dtype_get(weight->dtype)->is_quantised) return FD_OK;
+    if (!is_as_ggml(replay->o.numerics) || all_are_near(replay, stride)) return FD_OK;
     fd_numerics_class own = *replay->o.numerics;
     double *y = malloc(sizeof *y * (size_t)(n ? n : 1));
     if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
