@@ -38,6 +38,7 @@ static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
     if (c->plain_products) return FD_DOT_AS_IS;
     if (info->is_quantised && c->own_block)
         return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;
+    if (info->is_quantised && c->cuda_kernels) return FD_DOT_Q8_0;
     if (info->is_quantised) return info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
     return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
 }
@@ -115,7 +116,7 @@ bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
 }
 
 bool fd_gelu_is_table(const fd_numerics_class *c, const fd_node *node) {
-    return c && c->replays_inputs && !c->own_attention && !c->plain_products &&
+    return c && c->replays_inputs && !c->own_attention && !c->plain_products && !c->cuda_kernels &&
            (node->op == FD_OP_GELU || node->op == FD_OP_GELU_MUL);
 }
 

@@ -33,11 +33,6 @@ typedef struct fd_bound_work {
 #include "model/ops.def"
 #undef FD_OP
 
-/* Adds to `to` what n elements rounded to blocks may be off: nothing, for replay repeats the rounding, or two steps
- * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other.
- * A block's largest magnitude is `largest` steps. */
-void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double largest, double *to);
-
 /* llama.cpp multiplies the minimum of Q4_1 and Q5_1 with the sum of a block of activations, which Q8_1 keeps in binary16,
  * whatever the device: an error that 32 elements share. Of w = d·q + m the two terms have up to 2.5 times the root mean
  * square of w. */

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/replay/half_sums.h"
-#include "model/weight_rows.h"
+#include "compare/replay/cuda_kernels.h"
 
 static bool can_be_asked(const fd_replay *replay, const fd_node *node) {
     const bool is_product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
@@ -15,8 +14,7 @@ static bool can_be_asked(const fd_replay *replay, const fd_node *node) {
     return true;
 }
 
-/* Most elements, because those that a bug damaged are off by much in all. */
-static bool is_nearer(const double *candidate, const double *rounded, const double *best, int64_t n) {
+bool fd_replay_is_nearer(const double *candidate, const double *rounded, const double *best, int64_t n) {
     int64_t n_rounded = 0, n_best = 0;
     for (int64_t i = 0; i < n; i++) {
         const double to_rounded = fabs(candidate[i] - rounded[i]), to_best = fabs(candidate[i] - best[i]);
@@ -36,7 +34,7 @@ static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_o
     const double *rounded = args.out;
     for (int32_t r = 0; r < replay->n_pos && code == FD_OK; r++) {
         const int64_t at = r * stride;
-        if (replay->recorded[r] && is_nearer(replay->candidate + at, rounded + at, replay->y + at, stride))
+        if (replay->recorded[r] && fd_replay_is_nearer(replay->candidate + at, rounded + at, replay->y + at, stride))
             memcpy(replay->y + at, rounded + at, sizeof *rounded * (size_t)stride);
     }
     return code;
@@ -82,7 +80,7 @@ static bool is_as_ggml(const fd_numerics_class *c) {
 /* Sums in binary32 of a few thousand products: a hundredth of what the shortest sums in binary16 leave. */
 #define LIKE_BINARY32 0x1p-19
 
-static bool is_near(const double *candidate, const double *y, int64_t n) {
+bool fd_replay_is_near(const double *candidate, const double *y, int64_t n) {
     double errors = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) {
         errors += (candidate[i] - y[i]) * (candidate[i] - y[i]);
@@ -94,22 +92,8 @@ static bool is_near(const double *candidate, const double *y, int64_t n) {
 static bool all_are_near(const fd_replay *replay, int64_t stride) {
     bool all = true;
     for (int32_t r = 0; r < replay->n_pos && all; r++)
-        all = !replay->recorded[r] || is_near(replay->candidate + r * stride, replay->y + r * stride, stride);
+        all = !replay->recorded[r] || fd_replay_is_near(replay->candidate + r * stride, replay->y + r * stride, stride);
     return all;
-}
-
-static void try_half_sums(fd_replay *replay, const fd_op_args *args, int64_t stride) {
-    const fd_weight *weight = args->weight[0];
-    double *halves = args->out;
-    for (int32_t r = 0; r < replay->n_pos; r++) {
-        double *y = replay->y + r * stride;
-        const double *candidate = replay->candidate + r * stride;
-        if (!replay->recorded[r] || is_near(candidate, y, stride)) continue;
-        fd_half_sums(weight, (const double *)args->in[0] + r * weight->n_col, halves);
-        for (int64_t i = 0; args->weight[1] && i < stride; i++)
-            halves[i] += (double)fd_weight_element(args->weight[1], i);
-        if (is_nearer(candidate, halves, y, stride)) memcpy(y, halves, sizeof *y * (size_t)stride);
-    }
 }
 
 static bool is_any_product(const fd_node *node) {
@@ -119,18 +103,14 @@ static bool is_any_product(const fd_node *node) {
 fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
     const fd_weight *weight = args.weight[0];
-    if (!is_any_product(node) || fd_dtype_get(weight->dtype)->is_quantised) return FD_OK;
-    if (!is_as_ggml(replay->o.numerics) || all_are_near(replay, stride)) return FD_OK;
     fd_numerics_class own = *replay->o.numerics;
+    if (!is_any_product(node) || (fd_dtype_get(weight->dtype)->is_quantised && !own.cuda_kernels)) return FD_OK;
+    if (!is_as_ggml(&own) || all_are_near(replay, stride)) return FD_OK;
+    if (weight->dtype != FD_F32) return fd_cuda_try_others(replay, node, &args, err);
     double *y = malloc(sizeof *y * (size_t)(n ? n : 1));
     if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
-    fd_code code = FD_OK;
     args.out = y;
-    own.plain_products = weight->dtype == FD_BF16;
-    if (weight->dtype == FD_F16 && node->op == FD_OP_MATMUL && weight->n_col % 2 == 0)
-        try_half_sums(replay, &args, stride);
-    if (weight->dtype == FD_BF16) code = try_factors(replay, &own, args, stride, err);
-    if (weight->dtype == FD_F32) code = try_tf32(replay, &own, true, args, stride, err);
+    fd_code code = try_tf32(replay, &own, true, args, stride, err);
     free(y);
     return code;
 }

@@ -12,9 +12,14 @@
 fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_args args,
                                  const fd_numerics_class **class_, fd_error *err);
 
-/* In classes that make factors as ggml does: rows that such factors and sums in binary32 do not give may be another kernel's, as its CUDA
- * backend chooses them by the product's shape; where that is nearer it is taken. Beside binary16 weights sums in binary16
- * (half_sums.h), beside bfloat16 ones factors as they are, beside binary32 ones TF32, rounded or cut off. */
+/* In classes that make factors as ggml does: recorded rows that such factors do not give may be another kernel's, as its CUDA backend
+ * chooses them by the product's shape (cuda_kernels.h), or TF32, rounded or cut off, beside weights of binary32; where that is nearer it is
+ * taken. */
 fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
+
+/* Are more of a row's elements nearer to the candidate's so than as in `best`? Most, because those that a bug damaged are off by much in
+ * all. Then: is it as near as sums in binary32 leave it? */
+bool fd_replay_is_nearer(const double *candidate, const double *y, const double *best, int64_t n);
+bool fd_replay_is_near(const double *candidate, const double *y, int64_t n);
 
 #endif

@@ -32,6 +32,7 @@ struct fd_replay {
     fd_dot_type rounded_type;              /* and how */
     bool *recorded;                        /* [n_pos] */
     double *y, *tau, *candidate, *scratch; /* of the current node; owned */
+    double *room; /* cuda_kernels.h: what sums of binary16 may be off; laid out as tau; owned */
     double
         *sampled[FD_REPLAY_SAMPLES]; /* laid out as y, one behind the other; NULL: its inputs are as recorded; owned */
 };
@@ -50,6 +51,8 @@ fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **
 /* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);
+/* The op in binary64 on inputs that are rounded already. */
+fd_code fd_replay_run_rounded(fd_replay *replay, fd_op_args args, fd_error *err);
 
 /* ---- recomputed.c ---- */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/replay/cuda_kernels.h"
 #include "compare/replay/factors.h"
 #include "model/gguf/quant.h"
 
@@ -69,9 +70,10 @@ static void drop_node_rows(fd_replay *replay) {
     free(replay->tau);
     free(replay->candidate);
     free(replay->scratch);
+    free(replay->room);
     free(replay->sampled[0]);
     for (int d = 0; d < FD_REPLAY_SAMPLES; d++) replay->sampled[d] = NULL;
-    replay->y = replay->tau = replay->candidate = replay->scratch = NULL;
+    replay->y = replay->tau = replay->candidate = replay->scratch = replay->room = NULL;
 }
 
 void fd_replay_close(fd_replay *replay) {
@@ -141,7 +143,8 @@ static fd_code reserve(fd_replay *replay, const fd_node *node, int64_t stride, f
     replay->tau = calloc(1, rows);
     replay->candidate = calloc(1, rows);
     replay->scratch = malloc(sizeof(double) * (size_t)stride);
-    if (replay->y && replay->tau && replay->candidate && replay->scratch) return FD_OK;
+    replay->room = calloc(1, rows);
+    if (replay->room && replay->y && replay->tau && replay->candidate && replay->scratch) return FD_OK;
     return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
 }
 
@@ -234,6 +237,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     if (code == FD_OK && node->op != FD_OP_TOP_K && bounded)
         code = node->op == FD_OP_KV_WRITE ? fd_replay_cache_flips(replay, node, &input_error, err)
                                           : fd_replay_flip_error(replay, node, args.weight[0], &input_error, err);
+    if (code == FD_OK && bounded) code = fd_cuda_input_error(replay, node, args.weight[0], &input_error, err);
     if (input_error) bound.in_error[0] = input_error;
     if (node->op == FD_OP_TOP_K && bounded) {
         code = fd_replay_router_error(replay, node, &input_error, err);
@@ -243,10 +247,13 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
         code = exact ? fd_replay_run_exact(replay, args, replay->y, err)
                      : fd_replay_run_with_samples(replay, node, args, err);
     const fd_numerics_class *of_product = NULL;
+    fd_numerics_class with_room;
+    bound.numerics = fd_cuda_class_of_bounds(replay, node, &with_room);
     if (code == FD_OK) code = fd_replay_choose_factors(replay, node, args, &of_product, err);
     if (code == FD_OK) code = fd_replay_choose_kernel(replay, node, args, err);
     if (of_product) bound.numerics = of_product;
     if (code == FD_OK && bounded) code = fd_bound(&bound, replay->tau, err);
+    if (code == FD_OK && bounded) fd_cuda_widen_bounds(replay, node, args.weight[0], input_error);
     if (code == FD_OK && bounded) code = fd_replay_recompute(replay, node, &bound, err);
     free(table);
     free(input_error);

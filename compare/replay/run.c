@@ -7,6 +7,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/products/products.h"
 #include "compare/products/run_op.h"
+#include "compare/replay/cuda_kernels.h"
 #include "model/gguf/quant.h"
 
 static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
@@ -208,13 +209,21 @@ static fd_code multiply(fd_replay *replay, fd_op_args args, fd_error *err) {
     return code;
 }
 
+static bool remembers(const fd_replay *replay, const fd_node *node) {
+    return node->op == FD_OP_MATMUL && replay->o.memo && !replay->o.device;
+}
+
+fd_code fd_replay_run_rounded(fd_replay *replay, fd_op_args args, fd_error *err) {
+    return remembers(replay, args.node) ? multiply(replay, args, err) : run_op(replay, FD_NUMERICS_F64, &args, err);
+}
+
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
-    const bool remembers = node->op == FD_OP_MATMUL && replay->o.memo && !replay->o.device;
+    if (fd_cuda_computes(replay, node)) return fd_cuda_run(replay, args, err);
     if (fd_gelu_is_table(replay->o.numerics, node)) return run_gelu_table(replay, args, err);
     fd_dot_type type = dot_type(replay, &args);
     double *copy = NULL;
-    if (!remembers) FD_TRY(round_weight(replay, &args, err));
+    if (!remembers(replay, node)) FD_TRY(round_weight(replay, &args, err));
     if (type != FD_DOT_AS_IS) {
         const fd_node *from = &replay->o.graph->nodes[node->input[0]];
         const double *rows = args.in[0];
@@ -222,7 +231,7 @@ fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
         FD_TRY(round_input(type, &args, &rows, &copy, width, err));
         args.in[0] = rows;
     }
-    fd_code code = remembers ? multiply(replay, args, err) : run_op(replay, FD_NUMERICS_F64, &args, err);
+    fd_code code = fd_replay_run_rounded(replay, args, err);
     free(copy);
     if (code != FD_OK || !fd_node_is_kv_cache(node)) return code;
     int64_t n = fd_node_row_stride(node, replay->n_kv);

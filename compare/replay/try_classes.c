@@ -65,7 +65,7 @@ static void list_classes(search *s) {
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
         if ((class_->fused_attention && shown) || (class_->replays_inputs && class_->u_mix > 0 && no_sums)) continue;
         /* sums of V in 16 bits are flash attention's, which hands out neither; or cuBLAS's */
-        if (shown && class_->u_mix > 0 && !class_->fast_math) continue;
+        if (shown && class_->u_mix > 0 && (!class_->fast_math || class_->cuda_kernels)) continue;
         if (!fd_class_is_another(class_, s->o->graph)) continue;
         s->class_[s->n++] = class_;
     }

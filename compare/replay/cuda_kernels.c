@@ -1,0 +1,167 @@
+#include "compare/replay/cuda_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare/replay/cuda_blocks.h"
+#include "compare/replay/half_sums.h"
+#include "model/gguf/float16.h"
+#include "model/gguf/quant.h"
+#include "model/weight_rows.h"
+
+/* Rows of a call that the vector kernels of quantised weights take, and those of tensor cores without cuBLAS. */
+enum { FEW = 8, MOST_OF_TENSOR_CORES = 16, KEYS_PADDED = 256 };
+
+bool fd_cuda_is_product(fd_op op) {
+    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_HEAD_MATMUL;
+}
+
+bool fd_cuda_computes(const fd_replay *replay, const fd_node *node) {
+    const bool attention = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+    if (!replay->o.numerics->cuda_kernels) return false;
+    return fd_cuda_is_product(node->op) || (attention && fd_replay_kv_type(replay, node) == FD_F32);
+}
+
+/* ---- which ---- */
+
+static int32_t rows_of_call(const fd_replay *replay, int32_t pos) {
+    const fd_trace_step *steps = fd_trace_steps(replay->o.trace);
+    int32_t first = 0, end = fd_trace_n_step(replay->o.trace);
+    while (end - first > 1) {
+        const int32_t middle = (first + end) / 2;
+        if (steps[middle].pos0 <= pos)
+            first = middle;
+        else
+            end = middle;
+    }
+    return end > first ? steps[first].n_pos : 1;
+}
+
+fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many) {
+    if (fd_cuda_blocks_of(dtype, many))
+        return (fd_cuda_kernel){.how = FD_CUDA_BLOCKS, .many = many, .type = FD_DOT_AS_IS};
+    return (fd_cuda_kernel){.type = many && dtype != FD_Q4_0 && dtype != FD_IQ1_S ? FD_DOT_INT8 : FD_DOT_Q8_0};
+}
+
+static fd_cuda_kernel kernel_of(const fd_node *node, const fd_weight *weight, int32_t rows) {
+    if (node->op == FD_OP_ATTN_SCORES) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_F16 : FD_DOT_AS_IS};
+    const uint32_t dtype = weight ? weight->dtype : FD_F16;
+    if (fd_dtype_get(dtype)->is_quantised) return fd_cuda_kernel_of_blocks(dtype, rows > FEW);
+    if (dtype == FD_BF16) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_BF16 : FD_DOT_AS_IS};
+    if (dtype != FD_F16) return (fd_cuda_kernel){.type = FD_DOT_AS_IS};
+    const bool by_experts = node->op == FD_OP_EXPERT_MATMUL; /* tensor cores, however many */
+    if (rows == 1 && !by_experts && (!weight || weight->n_col % 2 == 0)) return (fd_cuda_kernel){.how = FD_CUDA_PAIRS};
+    if (rows > MOST_OF_TENSOR_CORES && node->op != FD_OP_EXPERT_MATMUL) return (fd_cuda_kernel){.how = FD_CUDA_TILES};
+    return (fd_cuda_kernel){.type = FD_DOT_F16};
+}
+
+/* ---- one row ---- */
+
+static bool is_finite(const double *x, int64_t n) {
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) finite &= isfinite(x[i]) != 0;
+    return finite;
+}
+
+/* Rows [first, first + n_out) of the weight with their bias, of one x. */
+static fd_code multiply_part(const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t first, int64_t n_out,
+                             int64_t bias_row, const double *x, double *y, double *room, fd_error *err) {
+    const fd_weight *whole = args->weight[0], *bias = args->weight[1];
+    fd_weight own = *whole;
+    own.n_row = n_out;
+    own.data = (const char *)whole->data + first * fd_dtype_row_bytes(whole->dtype, whole->n_col);
+    if (k.how == FD_CUDA_BLOCKS)
+        FD_TRY(fd_cuda_blocks_multiply(&own, k.many, x, 1, y, err));
+    else
+        FD_TRY(fd_half_multiply(&own, k.how == FD_CUDA_PAIRS ? FD_HALF_PAIRS : FD_HALF_TILES, part, x, y, room, err));
+    for (int64_t o = 0; bias && o < n_out; o++) y[o] += (double)fd_weight_row_element(bias, bias_row, o);
+    return FD_OK;
+}
+
+/* Row `r` of a product with a weight; x are its inputs as they are. */
+fd_code fd_cuda_multiply_row(const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r, const double *x,
+                             double *y, double *room, fd_error *err) {
+    const fd_node *node = args->node, *input = &args->graph->nodes[node->input[0]];
+    const fd_weight *weight = args->weight[0];
+    const int64_t n = weight->n_col;
+    if (node->op == FD_OP_MATMUL)
+        return is_finite(x, n) ? multiply_part(args, k, part, 0, weight->n_row, 0, x, y, room, err) : FD_OK;
+    const int64_t n_out = node->shape[1], x_rows = input->n_dim == 2 ? input->shape[0] : 1;
+    for (int64_t i = 0; i < node->shape[0]; i++) { /* experts by rank, or heads */
+        const double *own = x + (x_rows == 1 ? 0 : i) * n;
+        int64_t at = i;
+        if (node->op == FD_OP_EXPERT_MATMUL)
+            at = fd_expert_of(((const double *)args->in[1])[r * node->shape[0] + i], weight->n_row / n_out);
+        if (at >= 0 && is_finite(own, n))
+            FD_TRY(multiply_part(args, k, part, at * n_out, n_out, at, own, y + i * n_out,
+                                 room ? room + i * n_out : NULL, err));
+    }
+    return FD_OK;
+}
+
+/* Row `r` of the weighted sum of V. */
+static fd_code mix_row(const fd_op_args *args, fd_cuda_kernel k, int64_t r, const double *p, double *y, double *room,
+                       fd_error *err) {
+    const fd_node *node = args->node, *v_node = &args->graph->nodes[node->input[1]];
+    const int64_t n_head = node->shape[0], dim = node->shape[1], n_kv_head = v_node->shape[0];
+    const int64_t n = args->pos0 + r + 1, padded = (args->n_kv + KEYS_PADDED - 1) / KEYS_PADDED * KEYS_PADDED;
+    const double *v = args->in[1];
+    float *column = malloc(2 * sizeof *column * (size_t)n), *weights = column + n;
+    if (!column) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    for (int64_t h = 0; h < n_head; h++) {
+        for (int64_t t = 0; t < n; t++) weights[t] = f32_through_f16((float)p[h * args->n_kv + t]);
+        for (int64_t d = 0; d < dim; d++) {
+            const double *from = v + (h / (n_head / n_kv_head)) * dim + d;
+            for (int64_t t = 0; t < n; t++) column[t] = (float)from[t * n_kv_head * dim];
+            const int64_t at = h * dim + d;
+            y[at] = k.how == FD_CUDA_PAIRS ? fd_half_pairs(column, weights, n, padded)
+                                           : fd_half_tiles(column, weights, n, 0, room ? &room[at] : NULL);
+        }
+    }
+    free(column);
+    return FD_OK;
+}
+
+/* ---- all rows ---- */
+
+fd_cuda_kernel fd_cuda_kernel_of_row(const fd_replay *replay, const fd_node *node, const fd_weight *weight, int64_t r) {
+    return kernel_of(node, weight, rows_of_call(replay, replay->pos0 + (int32_t)r));
+}
+
+/* Rows of samples are computed as those of their positions. */
+static bool is_own(const fd_replay *replay, const fd_op_args *args, int64_t r) {
+    return args->n_pos > replay->n_pos ? r >= args->n_pos - replay->n_pos : args->out == replay->y;
+}
+
+fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
+    const fd_node *from = &replay->o.graph->nodes[args.node->input[0]];
+    const int64_t width = fd_node_row_stride(from, replay->n_kv), stride = fd_node_row_stride(args.node, replay->n_kv);
+    const fd_op_args as_they_are = args;
+    const fd_weight *weight = fd_dot_weight(&args);
+    const double *x = args.in[0];
+    double *rounded = malloc(sizeof *rounded * (size_t)(args.n_pos * width + 1));
+    float *row = malloc(sizeof *row * (size_t)(width + 1));
+    fd_code code = rounded && row ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    for (int64_t r = 0; r < args.n_pos && code == FD_OK; r++) {
+        for (int64_t i = 0; i < width; i++) row[i] = (float)x[r * width + i];
+        fd_dot_round_input(fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos).type, args.graph,
+                           args.node, row, 1, width);
+        for (int64_t i = 0; i < width; i++) rounded[r * width + i] = (double)row[i];
+    }
+    args.in[0] = rounded;
+    if (code == FD_OK) code = fd_replay_run_rounded(replay, args, err);
+    for (int64_t r = 0; r < args.n_pos && code == FD_OK; r++) {
+        const fd_cuda_kernel k = fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos);
+        double *y = (double *)args.out + r * stride;
+        double *room = is_own(replay, &as_they_are, r) ? replay->room + r % replay->n_pos * stride : NULL;
+        if (k.how == FD_CUDA_ROUNDED) continue;
+        if (args.node->op == FD_OP_ATTN_MIX)
+            code = mix_row(&as_they_are, k, r, x + r * width, y, room, err);
+        else
+            code = fd_cuda_multiply_row(&as_they_are, k, 0, r, x + r * width, y, room, err);
+    }
+    free(rounded);
+    free(row);
+    return code;
+}
