@@ -19,6 +19,9 @@ const fd_numerics_class *fd_cuda_class_of_bounds(const fd_replay *replay, const 
     return own;
 }
 
+/* Of a room: what is added to a sum later rounds in binary32. */
+#define WHOLE 1.001
+
 static bool has_half_scales(fd_cuda_kernel k, uint32_t dtype) {
     return dtype != FD_F16 && dtype != FD_BF16 && dtype != FD_F32 && (k.how == FD_CUDA_BLOCKS || k.type == FD_DOT_Q8_0);
 }
@@ -76,7 +79,13 @@ static void spread(const fd_replay *replay, const fd_node *node, const fd_weight
 
 void fd_cuda_widen_bounds(const fd_replay *replay, const fd_node *node, const fd_weight *weight, const double *e) {
     if (!fd_cuda_computes(replay, node)) return;
-    const int64_t n = replay->n_pos * fd_node_row_stride(node, replay->n_kv);
-    for (int64_t i = 0; i < n; i++) replay->tau[i] += replay->room[i];
+    const int64_t stride = fd_node_row_stride(node, replay->n_kv);
+    for (int64_t i = 0; i < replay->n_pos * stride; i++) {
+        const double room = replay->room[i];
+        if (!replay->recorded[i / stride])
+            replay->tau[i] += room;
+        else if (fabs(replay->candidate[i] - replay->y[i]) <= WHOLE * room)
+            replay->y[i] = replay->candidate[i];
+    }
     if (e && weight && fd_cuda_is_product(node->op)) spread(replay, node, weight, e);
 }

@@ -31,7 +31,7 @@ const fd_numerics_class *fd_cuda_class_of_bounds(const fd_replay *replay, const 
 fd_code fd_cuda_input_error(const fd_replay *replay, const fd_node *node, const fd_weight *weight, double **e,
                             fd_error *err);
 
-/* Adds to the node's bounds what sums of binary16 that came near to the middle between two may be off; and where a minimum meets the
+/* Sums of binary16 that came near to the middle between two are taken as they were recorded, or bounds have room for both; and where a minimum meets the
  * activations as they were, a weight of nearly 0 is a large code and a large minimum, and so is what an activation on the other side of
  * a step does to it: then a row's bounds are at least their root mean square. e: as above; NULL: nothing was added. */
 void fd_cuda_widen_bounds(const fd_replay *replay, const fd_node *node, const fd_weight *weight, const double *e);
