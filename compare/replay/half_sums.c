@@ -44,11 +44,18 @@ double fd_half_pairs(const float *w, const float *x, int64_t n, int64_t n_padded
 /* Of a hundred thousand sums of an H100 all that were on the other side were nearer than half of this, in ulps. */
 #define NEAR_THE_MIDDLE 0x1p-12
 
+static double ulp_of(double sum) {
+    return ldexp(1, fabs(sum) > 0x1p-14 && isfinite(sum) ? ilogb(sum) - 10 : -24);
+}
+
+static bool may_go_either_way(double sum) {
+    const double at = fabs(sum) / ulp_of(sum);
+    return fabs(at - floor(at) - 0.5) <= NEAR_THE_MIDDLE;
+}
+
 /* From such a sum on, the largest ulp of a sum: the next may round otherwise because of it. */
-static void add_room(double sum, double *room) {
-    const double ulp = ldexp(1, fabs(sum) > 0x1p-14 ? ilogb(sum) - 10 : -24), at = fabs(sum) / ulp;
-    const bool either = *room > 0 || fabs(at - floor(at) - 0.5) <= NEAR_THE_MIDDLE;
-    if (either && isfinite(ulp)) *room = fmax(*room, ulp);
+static void add_room(double sum, bool is_exact, double *room) {
+    if (room && (*room > 0 || (!is_exact && may_go_either_way(sum)))) *room = fmax(*room, ulp_of(sum));
 }
 
 double fd_half_tiles(const float *w, const float *x, int64_t n, int64_t part, double *room) {
@@ -60,9 +67,10 @@ double fd_half_tiles(const float *w, const float *x, int64_t n, int64_t part, do
         for (int64_t at = first; at < end; at += TILE) {
             double products = (double)sum;
             for (int64_t i = at; i < at + TILE && i < end; i++) products += (double)w[i] * (double)x[i];
-            if (room) add_room(products, room);
+            add_room(products, false, room);
             sum = to_half(products);
         }
+        if (first > 0) add_room((double)all + (double)sum, true, room);
         all = first == 0 ? sum : to_half((double)all + (double)sum);
     }
     return (double)all;
