@@ -110,6 +110,7 @@ fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_ar
     double *y = malloc(sizeof *y * (size_t)(n ? n : 1));
     if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     args.out = y;
+    own.cuda_kernels = false; /* they are tried one by one */
     fd_code code = try_tf32(replay, &own, true, args, stride, err);
     free(y);
     return code;

@@ -41,21 +41,22 @@ double fd_half_pairs(const float *w, const float *x, int64_t n, int64_t n_padded
     return sum;
 }
 
-/* Of a hundred thousand sums of an H100 all that were on the other side were nearer than half of this, in ulps. */
-#define NEAR_THE_MIDDLE 0x1p-12
+/* Tensor cores cut off what lies so far below the largest of a tile's products and the sum so far: of 150,000 sums of an H100 and an H200,
+ * all that were on the other side of a middle were nearer to it than 2^-23.6 of that. */
+#define CUT_OFF 0x1p-23
 
 static double ulp_of(double sum) {
     return ldexp(1, fabs(sum) > 0x1p-14 && isfinite(sum) ? ilogb(sum) - 10 : -24);
 }
 
-static bool may_go_either_way(double sum) {
-    const double at = fabs(sum) / ulp_of(sum);
-    return fabs(at - floor(at) - 0.5) <= NEAR_THE_MIDDLE;
+static bool may_go_either_way(double sum, double largest) {
+    const double ulp = ulp_of(sum), at = fabs(sum) / ulp;
+    return fabs(at - floor(at) - 0.5) * ulp <= CUT_OFF * largest;
 }
 
-/* From such a sum on, the largest ulp of a sum: the next may round otherwise because of it. */
-static void add_room(double sum, bool is_exact, double *room) {
-    if (room && (*room > 0 || (!is_exact && may_go_either_way(sum)))) *room = fmax(*room, ulp_of(sum));
+/* From a sum on that may go either way, the largest ulp of a sum: the next may round otherwise because of it. */
+static void add_room(double sum, double largest, double *room) {
+    if (room && (*room > 0 || may_go_either_way(sum, largest))) *room = fmax(*room, ulp_of(sum));
 }
 
 double fd_half_tiles(const float *w, const float *x, int64_t n, int64_t part, double *room) {
@@ -65,12 +66,16 @@ double fd_half_tiles(const float *w, const float *x, int64_t n, int64_t part, do
         const int64_t end = first + part < n ? first + part : n;
         float sum = 0;
         for (int64_t at = first; at < end; at += TILE) {
-            double products = (double)sum;
-            for (int64_t i = at; i < at + TILE && i < end; i++) products += (double)w[i] * (double)x[i];
-            add_room(products, false, room);
+            double products = (double)sum, largest = fabs(products);
+            for (int64_t i = at; i < at + TILE && i < end; i++) {
+                const double product = (double)w[i] * (double)x[i];
+                products += product;
+                largest = fmax(largest, fabs(product));
+            }
+            add_room(products, largest, room);
             sum = to_half(products);
         }
-        if (first > 0) add_room((double)all + (double)sum, true, room);
+        if (first > 0) add_room((double)all + (double)sum, -1, room); /* exact */
         all = first == 0 ? sum : to_half((double)all + (double)sum);
     }
     return (double)all;
