@@ -44,7 +44,15 @@ fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many) {
     return (fd_cuda_kernel){.type = many && dtype != FD_Q4_0 && dtype != FD_IQ1_S ? FD_DOT_INT8 : FD_DOT_Q8_0};
 }
 
-static fd_cuda_kernel kernel_of(const fd_node *node, const fd_weight *weight, int32_t rows) {
+/* Of binary32 tensor cores take TF32 of both factors. */
+static fd_cuda_kernel beside_binary32(int32_t rows) {
+    return (fd_cuda_kernel){.type = rows == 1                      ? FD_DOT_AS_IS
+                                    : rows <= MOST_OF_TENSOR_CORES ? FD_DOT_TF32_CUT
+                                                                   : FD_DOT_TF32};
+}
+
+static fd_cuda_kernel kernel_of(const fd_replay *replay, const fd_node *node, const fd_weight *weight, int32_t rows) {
+    if (!fd_cuda_is_product(node->op) && !(replay->o.numerics->u_kv > 0)) return beside_binary32(rows);
     if (node->op == FD_OP_ATTN_SCORES) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_F16 : FD_DOT_AS_IS};
     const uint32_t dtype = weight ? weight->dtype : FD_F16;
     if (fd_dtype_get(dtype)->is_quantised) return fd_cuda_kernel_of_blocks(dtype, rows > FEW);
@@ -126,12 +134,40 @@ static fd_code mix_row(const fd_op_args *args, fd_cuda_kernel k, int64_t r, cons
 /* ---- all rows ---- */
 
 fd_cuda_kernel fd_cuda_kernel_of_row(const fd_replay *replay, const fd_node *node, const fd_weight *weight, int64_t r) {
-    return kernel_of(node, weight, rows_of_call(replay, replay->pos0 + (int32_t)r));
+    return kernel_of(replay, node, weight, rows_of_call(replay, replay->pos0 + (int32_t)r));
 }
 
 /* Rows of samples are computed as those of their positions. */
 static bool is_own(const fd_replay *replay, const fd_op_args *args, int64_t r) {
     return args->n_pos > replay->n_pos ? r >= args->n_pos - replay->n_pos : args->out == replay->y;
+}
+
+/* Rows of attention whose kernel takes TF32 of K or V as well. */
+static fd_code run_beside_tf32(fd_replay *replay, fd_op_args args, fd_dot_type type, fd_error *err) {
+    const fd_node *cache = &replay->o.graph->nodes[args.node->input[1]];
+    const int64_t stride = fd_node_row_stride(args.node, replay->n_kv), width = fd_node_row_stride(cache, replay->n_kv);
+    const int64_t n = replay->n_kv * width;
+    double *y = args.out;
+    bool any = false;
+    for (int32_t r = 0; r < args.n_pos; r++) any |= fd_cuda_kernel_of_row(replay, args.node, NULL, r).type == type;
+    if (!any) return FD_OK;
+    float *narrow = malloc(sizeof *narrow * (size_t)n);
+    double *kept = malloc(sizeof *kept * (size_t)n), *own = malloc(sizeof *own * (size_t)(args.n_pos * stride));
+    const bool has_room = narrow && kept && own;
+    for (int64_t i = 0; has_room && i < n; i++) narrow[i] = (float)((const double *)args.in[1])[i];
+    if (has_room) fd_dot_round(type, narrow, 1, n);
+    for (int64_t i = 0; has_room && i < n; i++) kept[i] = (double)narrow[i];
+    args.in[1] = kept;
+    args.out = own;
+    fd_code code = has_room ? fd_replay_run_rounded(replay, args, err)
+                            : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    for (int32_t r = 0; r < args.n_pos && code == FD_OK; r++)
+        if (fd_cuda_kernel_of_row(replay, args.node, NULL, r).type == type)
+            memcpy(y + r * stride, own + r * stride, sizeof *y * (size_t)stride);
+    free(narrow);
+    free(kept);
+    free(own);
+    return code;
 }
 
 fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
@@ -151,6 +187,10 @@ fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     }
     args.in[0] = rounded;
     if (code == FD_OK) code = fd_replay_run_rounded(replay, args, err);
+    if (code == FD_OK && !fd_cuda_is_product(args.node->op)) {
+        code = run_beside_tf32(replay, args, FD_DOT_TF32_CUT, err);
+        if (code == FD_OK) code = run_beside_tf32(replay, args, FD_DOT_TF32, err);
+    }
     for (int64_t r = 0; r < args.n_pos && code == FD_OK; r++) {
         const fd_cuda_kernel k = fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos);
         double *y = (double *)args.out + r * stride;

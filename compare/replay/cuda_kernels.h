@@ -7,7 +7,9 @@
  *   quantised          int8 blocks of 32, scales in binary16                    others' scales (cuda_blocks.h)
  *   binary16, V        pairs of binary16  binary16 factors                      cuBLAS' tiles of binary16 (half_sums.h)
  *   K                  as it is           binary16 factors
- *   bfloat16           as it is           bfloat16 factors */
+ *   bfloat16           as it is           bfloat16 factors
+ *   K, V of binary32   as they are        TF32, cut off                         TF32, rounded
+ *   binary32           as it is, or any of these, as recorded values say (factors.h) */
 #ifndef FD_COMPARE_REPLAY_CUDA_KERNELS_H
 #define FD_COMPARE_REPLAY_CUDA_KERNELS_H
 
