@@ -76,10 +76,12 @@ static void partial_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->keys)
         SAY("only the partial sum of rank %d of %d ranks is there%s: no all-reduce", h->which, h->n, bias);
     else
-        SAY("the partial sum of rank %d of %d ranks%s %s", h->which, h->n, bias,
+        SAY("the partial sum of rank %d of %d ranks%s %s: without ranks, part %d of %d of what it adds up", h->which,
+            h->n, bias,
             h->other       ? "are left out"
             : h->value > 0 ? "is added twice"
-                           : "is left out");
+                           : "is left out",
+            h->which + 1, h->n);
 }
 
 static void token_text(const fd_hypothesis *h, char *to, size_t size) {
