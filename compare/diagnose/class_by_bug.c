@@ -18,9 +18,11 @@ static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
     return fd_class_leaves_nothing(class_) && class_->u_out >= 0x1p-24 && fd_class_is_another(class_, graph);
 }
 
-/* Sums of V in 16 bits have room for bugs of attention. */
+/* Sums of V in 16 bits have room for bugs of attention. Behind a bug that goes through a whole layer ggml's CUDA kernels leave about as much
+ * as its CPU's: they are asked where fast math was seen. */
 static bool may_be_it(const fd_numerics_class *class_, const fd_graph *graph, const fd_numerics_class *inferred) {
-    return class_ != inferred && is_tight(class_, graph) && !(class_->u_mix > 0x1p-24);
+    const bool is_near = !class_->cuda_kernels || inferred->fast_math;
+    return class_ != inferred && is_tight(class_, graph) && is_near && !(class_->u_mix > 0x1p-24);
 }
 
 static void take(fd_attribution_options *options, const fd_class_attempt *a, fd_class_evidence *evidence) {

@@ -72,7 +72,7 @@ static void refute_by_kinds(const fd_evidence *evidence, fd_class_cases *c) {
 
 bool fd_case_is_for_mix_alone(const fd_evidence *evidence, const fd_class_cases *c, int32_t wide) {
     bool yes = false;
-    if (!c->at[wide].numerics->fast_math) return false;
+    if (!c->at[wide].numerics->fast_math || fd_class_leaves_nothing(c->at[wide].numerics)) return false;
     for (int32_t j = 0; j < c->n && !yes; j++) {
         if (c->refuted[j] || !fd_class_leaves_nothing(c->at[j].numerics)) continue;
         const fd_class_need need = fd_evidence_need(evidence, &c->at[wide], &c->at[j]);
