@@ -19,8 +19,8 @@ const fd_numerics_class *fd_cuda_class_of_bounds(const fd_replay *replay, const 
     return own;
 }
 
-/* Of a room: what is added to a sum later rounds in binary32. */
-#define WHOLE 1.001
+/* What is added to such a sum rounds it in binary32. */
+#define OF_ADDITION 0x1p-22
 
 static bool has_half_scales(fd_cuda_kernel k, uint32_t dtype) {
     return dtype != FD_F16 && dtype != FD_BF16 && dtype != FD_F32 && (k.how == FD_CUDA_BLOCKS || k.type == FD_DOT_Q8_0);
@@ -84,7 +84,7 @@ void fd_cuda_widen_bounds(const fd_replay *replay, const fd_node *node, const fd
         const double room = replay->room[i];
         if (!replay->recorded[i / stride])
             replay->tau[i] += room;
-        else if (fabs(replay->candidate[i] - replay->y[i]) <= WHOLE * room)
+        else if (room > 0 && fabs(replay->candidate[i] - replay->y[i]) <= room + OF_ADDITION * fabs(replay->y[i]))
             replay->y[i] = replay->candidate[i];
     }
     if (e && weight && fd_cuda_is_product(node->op)) spread(replay, node, weight, e);

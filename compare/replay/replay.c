@@ -253,7 +253,7 @@ static fd_code run_node(fd_replay *replay, const fd_node *node, fd_error *err) {
     if (code == FD_OK) code = fd_replay_choose_kernel(replay, node, args, err);
     if (of_product) bound.numerics = of_product;
     if (code == FD_OK && bounded) code = fd_bound(&bound, replay->tau, err);
-    if (code == FD_OK && bounded) fd_cuda_widen_bounds(replay, node, args.weight[0], input_error);
+    if (code == FD_OK) fd_cuda_widen_bounds(replay, node, args.weight[0], input_error);
     if (code == FD_OK && bounded) code = fd_replay_recompute(replay, node, &bound, err);
     free(table);
     free(input_error);

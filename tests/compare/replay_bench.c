@@ -61,11 +61,11 @@ fd_trace *record(const fd_graph *graph, recording how) {
     const int32_t n_first = how.first_chunk ? how.first_chunk : n_prompt;
     n_step += how.first_chunk > 0;
     if (how.emulated) {
-        fd_emulate_options o = {.class_ = fd_emulate_class_find(how.emulated), .seed = 3, .n_ctx = 24, .n_thread = 1};
+        fd_emulate_options o = {.class_ = fd_emulate_class_find(how.emulated), .seed = 3, .n_ctx = 16, .n_thread = 1};
         cr_assert(o.class_);
         must(fd_emulate_new(graph, &o, &exec, &err), &err);
     } else {
-        fd_reference_options o = {.numerics = own, .n_ctx = 24, .n_thread = 1};
+        fd_reference_options o = {.numerics = own, .n_ctx = 16, .n_thread = 1};
         must(fd_reference_new(graph, &o, &exec, &err), &err);
     }
     must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
