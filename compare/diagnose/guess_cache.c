@@ -102,7 +102,7 @@ fd_code fd_guess_other_caches(fd_trial *t, fd_hypothesis h, fd_error *err) {
 static fd_code try_keys(fd_trial *t, fd_error *err) {
     const columns c = columns_of(t);
     fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = c.r->args.node->id};
-    if (!keys_that_depart(&c, &h.first, &h.end) || fd_keys_have_no_weight(t)) return FD_OK;
+    if (!keys_that_depart(&c, &h.first, &h.end)) return FD_OK;
     for (int32_t of = -1; of < c.n_kv && !fd_trial_fits(t); of++) {
         if (of == h.first || !is_column(&c, h.first, of)) continue;
         h.which = of < 0 ? FD_CACHE_ZEROS : FD_CACHE_MOVED;
@@ -123,7 +123,6 @@ fd_code fd_guess_zero_keys(fd_trial *t, fd_error *err) {
     const columns c = columns_of(t);
     fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = node->id, .which = FD_CACHE_ZEROS};
     if (!keys_that_depart(&c, &h.first, &h.end) || !is_column(&c, h.first, -1)) return FD_OK;
-    if (fd_keys_have_no_weight(t)) return FD_OK;
     if (best->which == FD_KEYS_SET) h.keys = best->keys;
     return try_alone_and_both(t, h, err);
 }
@@ -285,7 +284,7 @@ fd_code fd_guess_unknown_cache(fd_trial *t, fd_error *err) {
         return FD_OK; /* a value that rounding took to its other side is no other row */
     if (r->args.node->op == FD_OP_ATTN_SCORES) {
         const columns c = columns_of(t);
-        if (!keys_that_depart(&c, &h.first, &h.end) || fd_keys_have_no_weight(t)) return FD_OK;
+        if (!keys_that_depart(&c, &h.first, &h.end)) return FD_OK;
         FD_TRY(try_late_slots(t, &c, h.first, h.end, err));
         if (!fd_trial_fits(t)) FD_TRY(try_own_rows(t, &c, err));
         if (fd_trial_fits(t) || 2 * (h.end - h.first) > r->args.n_kv) return FD_OK;

@@ -35,7 +35,6 @@ fd_code fd_guess_values(fd_trial *trial, fd_error *err);
 /* Rows `h` of the cache; to the end of what the step sees is perhaps to the end of whatever a step sees: later steps tell. Then those
  * rows of other caches, of this layer and its neighbours. */
 fd_code fd_guess_zero_keys(fd_trial *trial, fd_error *err); /* beside a mask that makes scores 0 */
-bool fd_keys_have_no_weight(const fd_trial *trial);         /* those whose scores depart: hidden */
 fd_code fd_guess_cache_rows(fd_trial *trial, fd_hypothesis h, fd_error *err);
 fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 

@@ -276,24 +276,3 @@ Test(cache, the_step_before_refutes_a_name) {
     fd_graph_free(graph);
     close_model(&b);
 }
-
-/* A window that leaves the scores before it as its buffer had them, and their weights 0: no row of K is wrong. */
-static void old_buffer(const fd_op_args *args) {
-    run_clean(args);
-    const bool weights = args->node->op == FD_OP_ATTN_SOFTMAX;
-    const int64_t n = args->n_pos * args->node->shape[0] * args->n_kv;
-    for (int64_t i = 0; i < n && args->pos0 > 0; i += args->n_kv) ((float *)args->out)[i] = weights ? 0 : 0.25f;
-}
-Test(cache, keys_without_a_weight_are_no_rows_of_the_cache) {
-    bench b = open_bench(models[0], (recording){0});
-    fd_error err = {0};
-    fd_graph *graph;
-    must(fd_graph_clone(b.graph, &graph, &err), &err);
-    graph->nodes[fd_graph_find(graph, "blk.1.attn_scores")].override = old_buffer;
-    graph->nodes[fd_graph_find(graph, "blk.1.attn_weights")].override = old_buffer;
-    fd_verdict v = judged(&b, graph, (recording){.emulated = "f32"});
-    const fd_explanation *e = &v.diagnosis.explanation;
-    cr_expect_str_eq(v.divergence.node, "blk.1.attn_scores");
-    cr_expect(!e->named || !strstr(e->remaining[0].name, "cache"), "%s", e->named ? e->remaining[0].summary : "");
-    fd_verdict_free(&v), fd_graph_free(graph), close_model(&b);
-}
