@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `firstdiff check` says about sound runs of llama.cpp's CPU backend, of every architecture that it shares with `firstdiff make-model`.
+"""What `firstdiff check` says about sound runs of llama.cpp, of every architecture that it shares with `firstdiff make-model`: of its CPU
+backend, or with --gpu of a build for CUDA (build.py makes none: FOLDER has source/ and build/bin/ of one, all layers are on the GPU).
 Nothing tells the class, and no map is given: what a stranger types. Prints a line for every run that is not NOISE of the right class,
 and a Markdown table.
 
@@ -21,6 +22,8 @@ from build import environment
 
 TOKENS = "1,5,7,9,30,44,61,20,5,5,200,17"  # 8 in one call, then one by one
 PREFILL = "8"
+GPU_TOKENS = TOKENS + ",3,80,81,82,99,12,140,14,15,60,7,7,5,200,9,1,33"  # 24: more than sixteen rows have kernels of their own
+GPU_PREFILL = "24"
 PROFILES = {"f32": ["--kv-type", "f32"], "f16": ["--kv-type", "f16"], "flash": ["--kv-type", "f16", "--flash-attn"]}
 # Classes that are right: by the weights' type and the profile. GELU reads a table in f16, which is no longer f32.
 RIGHT = {
@@ -30,13 +33,16 @@ RIGHT = {
     ("quantised", "f16"): ("ggml-cpu",),
 }
 
+GPU_RIGHT = {"f32": ("ggml-cuda-f32kv", "tf32-cut"), "f16": ("ggml-cuda", "tf32-cut"), "flash": ("ggml-cuda-fa", "ggml-cpu-fa")}
 
 WITHOUT_CACHE = ("mamba", "mamba2", "rwkv7")  # of K and V: its type says nothing
 
 
-def right_classes(arch, dtype, profile):
+def right_classes(arch, dtype, profile, gpu):
     if arch in WITHOUT_CACHE:
         profile = "f32"
+    if gpu:
+        return GPU_RIGHT[profile]
     return ("llama-cpu-fa",) if profile == "flash" else RIGHT["F32" if dtype == "F32" else "quantised", profile]
 
 
@@ -55,10 +61,11 @@ def made(args, arch, dtype):
 
 def recorded(args, model, profile):
     """The run's trace, or what llama.cpp said instead."""
-    path = model.with_suffix(f".{profile}.h5")
+    path = model.with_suffix(f".{profile}{'.gpu' if args.gpu else ''}.h5")
+    tokens, prefill, where = (GPU_TOKENS, GPU_PREFILL, ["--gpu-layers", "-1"]) if args.gpu else (TOKENS, PREFILL, [])
     if path.exists():
         return path, ""
-    command = [sys.executable, "-m", "firstdiff.llama_cpp", model, "--tokens", TOKENS, "--prefill", PREFILL, "--threads", "1", "-o", path, *PROFILES[profile]]
+    command = [sys.executable, "-m", "firstdiff.llama_cpp", model, "--tokens", tokens, "--prefill", prefill, "--threads", "1", "-o", path, *PROFILES[profile], *where]
     run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment(args.built)})
     said = [line for line in (run.stderr + run.stdout).splitlines() if line.strip()]
     return (path, "") if run.returncode == 0 and path.exists() else (None, said[-1] if said else f"status {run.returncode}")
@@ -78,6 +85,7 @@ def main():
     parser.add_argument("firstdiff")
     parser.add_argument("--built", required=True, help="the folder of build.py")
     parser.add_argument("--keep", type=pathlib.Path, required=True, help="the folder of models and traces")
+    parser.add_argument("--gpu", action="store_true", help="all layers on a GPU, prompts of 24 tokens")
     parser.add_argument("--archs", default="", metavar="llama,qwen2", help="these alone (default: all)")
     parser.add_argument("--types", default="F32,F16,Q8_0,Q4_K", help="of the matrices")
     parser.add_argument("--profiles", default=",".join(PROFILES), help="K/V in f32, in f16, and flash attention")
@@ -93,7 +101,7 @@ def main():
                     without[arch] = refused
                     continue
                 status, said, listed, name = verdict(args, model, trace)
-                right = name in right_classes(arch, dtype, profile)
+                right = name in right_classes(arch, dtype, profile, args.gpu)
                 outcome = "NOISE" if status == 0 and right else "another class" if status == 0 else "false alarm" if status == 1 else "cannot tell"
                 counts[dtype, profile][outcome] += 1
                 if outcome != "NOISE":
