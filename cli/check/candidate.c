@@ -126,6 +126,7 @@ static fd_code keep_map(const opening *o, const char *text, size_t size, fd_erro
     if (!o->input->keep) return FD_OK;
     snprintf(path, sizeof path, "%s/found.map", o->input->keep);
     FD_TRY(fd_cli_output_open(path, &file, err));
+    fputs(FD_FOUND_MAP, file);
     fwrite(text, 1, size, file);
     return fd_cli_output_close(file, path, err);
 }

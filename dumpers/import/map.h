@@ -96,7 +96,7 @@ typedef struct fd_name_map_list {
 
 typedef struct fd_name_map {
     char *name;   /* file or built-in map, for messages */
-    bool builtin; /* of all architectures, or found: lines may name nodes that a model, or a layer of it, has not */
+    bool builtin; /* of all architectures, or found (FD_FOUND_MAP): lines may name nodes that a model, or a layer of it, has not */
     fd_name_map_rule *rules;
     size_t n_rule;
     fd_name_map_list skip, allow, absent;
@@ -109,6 +109,9 @@ typedef struct fd_name_map {
 fd_code fd_name_map_parse(const char *name, const char *text, size_t size, fd_name_map **out, fd_error *err);
 void fd_name_map_free(fd_name_map *map);
 /* A built-in map's text; NULL when there is none of that name. */
+/* How the text of a map begins that a command found: it may hold all rules of a built-in one that values completed. */
+#define FD_FOUND_MAP "# Found by firstdiff.\n"
+
 const char *fd_name_map_builtin(const char *name, size_t *size);
 /* The built-in map of that name, else the file. */
 fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err);

@@ -237,6 +237,8 @@ fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err) {
     char *text;
     FD_TRY(fd_file_read(name, "a map", FD_LIMIT_MAP_BYTES, &text, &size, err));
     fd_code code = fd_name_map_parse(name, text, size, out, err);
+    const size_t n = strlen(FD_FOUND_MAP);
+    if (code == FD_OK) (*out)->builtin = size >= n && memcmp(text, FD_FOUND_MAP, n) == 0;
     free(text);
     return code;
 }
