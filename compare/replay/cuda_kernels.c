@@ -170,6 +170,31 @@ static fd_code run_beside_tf32(fd_replay *replay, fd_op_args args, fd_dot_type t
     return code;
 }
 
+/* Rows of a matrix's product by blocks, all together, because most of the time goes to taking the weights apart. */
+static fd_code multiply_blocks(const fd_replay *replay, const fd_op_args *args, bool many, fd_error *err) {
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    const int64_t n = weight->n_col, n_row = weight->n_row;
+    const double *in = args->in[0];
+    int64_t *rows = malloc(sizeof *rows * (size_t)args->n_pos), n_own = 0;
+    for (int64_t r = 0; rows && r < args->n_pos; r++) {
+        const fd_cuda_kernel k = fd_cuda_kernel_of_row(replay, args->node, fd_dot_weight(args), r % replay->n_pos);
+        if (k.how == FD_CUDA_BLOCKS && k.many == many && is_finite(in + r * n, n)) rows[n_own++] = r;
+    }
+    double *x = malloc(sizeof *x * (size_t)(n_own * (n + n_row) + 1)), *y = x ? x + n_own * n : NULL;
+    fd_code code = rows && x ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
+    for (int64_t i = 0; code == FD_OK && i < n_own; i++) memcpy(x + i * n, in + rows[i] * n, sizeof *x * (size_t)n);
+    if (code == FD_OK && n_own > 0) code = fd_cuda_blocks_multiply(weight, many, x, n_own, y, err);
+    for (int64_t o = 0; code == FD_OK && bias && o < n_row; o++) {
+        const double own = (double)fd_weight_element(bias, o);
+        for (int64_t i = 0; i < n_own; i++) y[i * n_row + o] += own;
+    }
+    for (int64_t i = 0; code == FD_OK && i < n_own; i++)
+        memcpy((double *)args->out + rows[i] * n_row, y + i * n_row, sizeof *y * (size_t)n_row);
+    free(rows);
+    free(x);
+    return code;
+}
+
 fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *from = &replay->o.graph->nodes[args.node->input[0]];
     const int64_t width = fd_node_row_stride(from, replay->n_kv), stride = fd_node_row_stride(args.node, replay->n_kv);
@@ -191,11 +216,14 @@ fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
         code = run_beside_tf32(replay, args, FD_DOT_TF32_CUT, err);
         if (code == FD_OK) code = run_beside_tf32(replay, args, FD_DOT_TF32, err);
     }
+    const bool is_matrix = args.node->op == FD_OP_MATMUL;
+    for (int many = 0; many < 2 && code == FD_OK && is_matrix; many++)
+        if (fd_cuda_blocks_of(weight->dtype, many)) code = multiply_blocks(replay, &as_they_are, many, err);
     for (int64_t r = 0; r < args.n_pos && code == FD_OK; r++) {
         const fd_cuda_kernel k = fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos);
         double *y = (double *)args.out + r * stride;
         double *room = is_own(replay, &as_they_are, r) ? replay->room + r % replay->n_pos * stride : NULL;
-        if (k.how == FD_CUDA_ROUNDED) continue;
+        if (k.how == FD_CUDA_ROUNDED || (k.how == FD_CUDA_BLOCKS && is_matrix)) continue;
         if (args.node->op == FD_OP_ATTN_MIX)
             code = mix_row(&as_they_are, k, r, x + r * width, y, room, err);
         else
