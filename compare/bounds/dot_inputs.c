@@ -11,6 +11,10 @@
 
 enum { MANY = 1 << 20 }; /* elements from which threads are worth waking */
 
+bool fd_dot_is_product(fd_op op) {
+    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_HEAD_MATMUL;
+}
+
 int64_t fd_dot_block(fd_dot_type type, int64_t n_col) {
     switch (type) {
     case FD_DOT_Q8_0:

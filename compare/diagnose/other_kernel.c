@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/mixed.h"
 #include "compare/diagnose/undirected.h"
 #include "model/gguf/quant.h"
@@ -12,8 +13,7 @@
 #define MOST_OF_ATTENTION 0x1p-9
 
 static bool is_float_product(const fd_graph *graph, const fd_node *node) {
-    const bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_HEAD_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
-    return product && !fd_dtype_get(graph->weights[node->weight[0]].dtype)->is_quantised;
+    return fd_dot_is_product(node->op) && !fd_dtype_get(graph->weights[node->weight[0]].dtype)->is_quantised;
 }
 
 static bool has_hidden_product(const fd_diagnose_options *ask, const fd_node_finding *f) {

@@ -22,10 +22,6 @@ const fd_numerics_class *fd_cuda_class_of_bounds(const fd_replay *replay, const 
 /* What is added to such a sum rounds it in binary32. */
 #define OF_ADDITION 0x1p-22
 
-static bool has_half_scales(fd_cuda_kernel k, uint32_t dtype) {
-    return dtype != FD_F16 && dtype != FD_BF16 && dtype != FD_F32 && (k.how == FD_CUDA_BLOCKS || k.type == FD_DOT_Q8_0);
-}
-
 /* Kernels divide in fast math, so that a block's scale may come to lie on the other side of the middle between two of binary16. */
 static void add_scales(const double *x, int64_t n, int64_t block, double *e) {
     for (int64_t at = 0; at + block <= n; at += block) {
@@ -39,7 +35,7 @@ static void add_scales(const double *x, int64_t n, int64_t block, double *e) {
 
 fd_code fd_cuda_input_error(const fd_replay *replay, const fd_node *node, const fd_weight *weight, double **e,
                             fd_error *err) {
-    if (!replay->o.numerics->cuda_kernels || !weight || !fd_cuda_is_product(node->op)) return FD_OK;
+    if (!replay->o.numerics->cuda_kernels || !weight || !fd_dot_is_product(node->op)) return FD_OK;
     if (!fd_dtype_get(weight->dtype)->is_quantised) return FD_OK;
     const int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
     const fd_node_state *in = &replay->state[node->input[0]];
@@ -53,7 +49,7 @@ fd_code fd_cuda_input_error(const fd_replay *replay, const fd_node *node, const 
         const int64_t block = k.how == FD_CUDA_BLOCKS ? fd_cuda_blocks_of(weight->dtype, k.many) : 32;
         double *row = *e + r * width;
         if (k.how == FD_CUDA_BLOCKS) fd_bound_flips(in->x + r * width, row, width, block, 127, row);
-        if (has_half_scales(k, weight->dtype)) add_scales(in->x + r * width, width, block, row);
+        if (k.how == FD_CUDA_BLOCKS || k.type == FD_DOT_Q8_0) add_scales(in->x + r * width, width, block, row);
     }
     return FD_OK;
 }
@@ -87,5 +83,5 @@ void fd_cuda_widen_bounds(const fd_replay *replay, const fd_node *node, const fd
         else if (room > 0 && fabs(replay->candidate[i] - replay->y[i]) <= room + OF_ADDITION * fabs(replay->y[i]))
             replay->y[i] = replay->candidate[i];
     }
-    if (e && weight && fd_cuda_is_product(node->op)) spread(replay, node, weight, e);
+    if (e && weight && fd_dot_is_product(node->op)) spread(replay, node, weight, e);
 }

@@ -8,7 +8,7 @@ typedef struct fd_cuda_kernel {
     /* ROUNDED: sums in binary32 of factors that became `type` */
     enum { FD_CUDA_ROUNDED, FD_CUDA_PAIRS, FD_CUDA_TILES, FD_CUDA_BLOCKS } how;
     fd_dot_type type;
-    bool many; /* BLOCKS: that of many rows */
+    bool many; /* of quantised weights: that of many rows */
 } fd_cuda_kernel;
 
 /* Of the range's row `r`; `weight` as the file has it, NULL: attention. */
@@ -19,7 +19,5 @@ fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many);
  * inputs that are not finite, leave y as it is. */
 fd_code fd_cuda_multiply_row(const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r, const double *x,
                              double *y, double *room, fd_error *err);
-
-bool fd_cuda_is_product(fd_op op);
 
 #endif

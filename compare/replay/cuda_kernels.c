@@ -13,14 +13,10 @@
 /* Rows of a call that the vector kernels of quantised weights take, and those of tensor cores without cuBLAS. */
 enum { FEW = 8, MOST_OF_TENSOR_CORES = 16, KEYS_PADDED = 256 };
 
-bool fd_cuda_is_product(fd_op op) {
-    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_HEAD_MATMUL;
-}
-
 bool fd_cuda_computes(const fd_replay *replay, const fd_node *node) {
     const bool attention = node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
     if (!replay->o.numerics->cuda_kernels) return false;
-    return fd_cuda_is_product(node->op) || (attention && fd_replay_kv_type(replay, node) == FD_F32);
+    return fd_dot_is_product(node->op) || (attention && fd_replay_kv_type(replay, node) == FD_F32);
 }
 
 /* ---- which ---- */
@@ -41,7 +37,8 @@ static int32_t rows_of_call(const fd_replay *replay, int32_t pos) {
 fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many) {
     if (fd_cuda_blocks_of(dtype, many))
         return (fd_cuda_kernel){.how = FD_CUDA_BLOCKS, .many = many, .type = FD_DOT_AS_IS};
-    return (fd_cuda_kernel){.type = many && dtype != FD_Q4_0 && dtype != FD_IQ1_S ? FD_DOT_INT8 : FD_DOT_Q8_0};
+    return (fd_cuda_kernel){.many = many,
+                            .type = many && dtype != FD_Q4_0 && dtype != FD_IQ1_S ? FD_DOT_INT8 : FD_DOT_Q8_0};
 }
 
 /* Of binary32 tensor cores take TF32 of both factors. */
@@ -52,7 +49,7 @@ static fd_cuda_kernel beside_binary32(int32_t rows) {
 }
 
 static fd_cuda_kernel kernel_of(const fd_replay *replay, const fd_node *node, const fd_weight *weight, int32_t rows) {
-    if (!fd_cuda_is_product(node->op) && !(replay->o.numerics->u_kv > 0)) return beside_binary32(rows);
+    if (!fd_dot_is_product(node->op) && !(replay->o.numerics->u_kv > 0)) return beside_binary32(rows);
     if (node->op == FD_OP_ATTN_SCORES) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_F16 : FD_DOT_AS_IS};
     const uint32_t dtype = weight ? weight->dtype : FD_F16;
     if (fd_dtype_get(dtype)->is_quantised) return fd_cuda_kernel_of_blocks(dtype, rows > FEW);
@@ -195,6 +192,16 @@ static fd_code multiply_blocks(const fd_replay *replay, const fd_op_args *args, 
     return code;
 }
 
+/* Is some row that of rounded factors? One that is not finite is, and so are experts that were not chosen. */
+static bool takes_rounded(const fd_replay *replay, const fd_op_args *args, int64_t width) {
+    bool any = args->node->op != FD_OP_MATMUL;
+    for (int64_t r = 0; r < args->n_pos && !any; r++)
+        any =
+            fd_cuda_kernel_of_row(replay, args->node, fd_dot_weight(args), r % replay->n_pos).how == FD_CUDA_ROUNDED ||
+            !is_finite((const double *)args->in[0] + r * width, width);
+    return any;
+}
+
 fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *from = &replay->o.graph->nodes[args.node->input[0]];
     const int64_t width = fd_node_row_stride(from, replay->n_kv), stride = fd_node_row_stride(args.node, replay->n_kv);
@@ -211,8 +218,8 @@ fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
         for (int64_t i = 0; i < width; i++) rounded[r * width + i] = (double)row[i];
     }
     args.in[0] = rounded;
-    if (code == FD_OK) code = fd_replay_run_rounded(replay, args, err);
-    if (code == FD_OK && !fd_cuda_is_product(args.node->op)) {
+    if (code == FD_OK && takes_rounded(replay, &as_they_are, width)) code = fd_replay_run_rounded(replay, args, err);
+    if (code == FD_OK && !fd_dot_is_product(args.node->op)) {
         code = run_beside_tf32(replay, args, FD_DOT_TF32_CUT, err);
         if (code == FD_OK) code = run_beside_tf32(replay, args, FD_DOT_TF32, err);
     }

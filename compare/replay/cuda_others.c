@@ -81,9 +81,8 @@ static fd_code try_row(attempt *a, int64_t r, fd_error *err) {
     const uint32_t dtype = a->args->weight[0]->dtype;
     bool near = false;
     if (fd_dtype_get(dtype)->is_quantised) {
-        for (int many = 0; many < 2 && !near; many++)
-            FD_TRY(try_kernel(a, fd_cuda_kernel_of_blocks(dtype, many), 0, r, &near, err));
-        return FD_OK;
+        const bool many = fd_cuda_kernel_of_row(a->replay, a->args->node, fd_dot_weight(a->args), r).many;
+        return try_kernel(a, fd_cuda_kernel_of_blocks(dtype, !many), 0, r, &near, err);
     }
     if (dtype == FD_F16 && a->args->weight[0]->n_col % 2 == 0)
         FD_TRY(try_kernel(a, (fd_cuda_kernel){.how = FD_CUDA_PAIRS}, 0, r, &near, err));
@@ -97,8 +96,8 @@ fd_code fd_cuda_try_others(fd_replay *replay, const fd_node *node, const fd_op_a
     const int64_t width = fd_node_row_stride(node, replay->n_kv);
     const int64_t n = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
     attempt a = {.replay = replay, .args = args, .width = n, .x = malloc(sizeof *a.x * (size_t)(n + 2 * width))};
-    a.y = a.x + n;
-    a.room = a.y + width;
+    a.y = a.x ? a.x + n : NULL;
+    a.room = a.x ? a.y + width : NULL;
     a.narrow = malloc(sizeof *a.narrow * (size_t)n);
     fd_code code = a.x && a.narrow ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     for (int64_t r = 0; r < replay->n_pos && code == FD_OK; r++)

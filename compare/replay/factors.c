@@ -96,15 +96,11 @@ static bool all_are_near(const fd_replay *replay, int64_t stride) {
     return all;
 }
 
-static bool is_any_product(const fd_node *node) {
-    return node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL || node->op == FD_OP_HEAD_MATMUL;
-}
-
 fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err) {
     const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
     const fd_weight *weight = args.weight[0];
     fd_numerics_class own = *replay->o.numerics;
-    if (!is_any_product(node) || (fd_dtype_get(weight->dtype)->is_quantised && !own.cuda_kernels)) return FD_OK;
+    if (!fd_dot_is_product(node->op) || (fd_dtype_get(weight->dtype)->is_quantised && !own.cuda_kernels)) return FD_OK;
     if (!is_as_ggml(&own) || all_are_near(replay, stride)) return FD_OK;
     if (weight->dtype != FD_F32) return fd_cuda_try_others(replay, node, &args, err);
     double *y = malloc(sizeof *y * (size_t)(n ? n : 1));
