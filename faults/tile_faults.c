@@ -12,6 +12,7 @@ const char *fd_tile_rule_name(fd_tile_rule rule) {
         [FD_TILES_OUTPUT_STALE] = "flash_output_not_rescaled",
         [FD_TILES_SUM_STALE] = "flash_sum_not_rescaled",
         [FD_TILES_BOTH_STALE] = "flash_not_rescaled",
+        [FD_TILES_BOTH_BY_TWO] = "flash_rescaled_by_exp2",
         [FD_TILES_EDGE_TWICE] = "flash_key_twice",
         [FD_TILES_OWN_TWICE] = "flash_own_key_twice",
         [FD_TILES_FIRST_TWICE] = "flash_first_key_twice",
@@ -42,6 +43,7 @@ static void rescale_nothing(fd_tile_rule rule, int32_t tile, float *w, int32_t n
         for (int32_t i = t; i < end; i++) {
             all += (double)w[i];
             double stale = running > 0 ? (double)w[i] * largest / running : 0;
+            if (rule == FD_TILES_BOTH_BY_TWO && largest > 0) stale *= exp2(log(running / largest));
             sum += stale;
             if (rule != FD_TILES_SUM_STALE) w[i] = (float)stale;
         }

@@ -10,6 +10,7 @@ typedef enum fd_tile_rule {
     FD_TILES_OUTPUT_STALE, /* in the output */
     FD_TILES_SUM_STALE,    /* in the sum that it is divided by */
     FD_TILES_BOTH_STALE,
+    FD_TILES_BOTH_BY_TWO, /* … or are in both, by 2^x for e^x */
     /* or a key is mixed in twice: */
     FD_TILES_EDGE_TWICE,     /* the first of every tile but the first, which the one before has, too */
     FD_TILES_OWN_TWICE,      /* the row's own, which is a tile by itself */

@@ -54,9 +54,10 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
     int32_t n_apart = 0;
     for (int32_t i = 0; i < t->n; i++) {
         fd_contender *c = &t->contenders[i];
-        c->in_group = !c->refuted && best &&
-                      (c == best || (c->fit.z <= 1.0 && fd_variant_equal(t->all.request, t->all.request->args.node,
-                                                                         &c->variant, &best->variant)));
+        c->in_group =
+            !c->refuted && best &&
+            (c == best || (fd_trial_is_fit(t, &c->fit) &&
+                           fd_variant_equal(t->all.request, t->all.request->args.node, &c->variant, &best->variant)));
         const bool form = !c->refuted && !c->in_group && best && fd_is_other_form(&best->fit, &c->fit);
         t->out->forms |= form;
         c->in_group |= form;
@@ -207,6 +208,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess && !many) FD_TRY(fd_guess_places(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_periodic_zeros(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places_inside(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_mapped(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));

@@ -1,5 +1,6 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/guesses.h"
+#include "compare/diagnose/readers.h"
 #include "compare/diagnose/solve.h"
 
 static const fd_graph *graph_of(const fd_trial *t) {
@@ -214,10 +215,12 @@ fd_code fd_guess_own_weights(fd_trial *t, fd_error *err) {
 fd_code fd_guess_inputs(fd_trial *t, fd_error *err) {
     if (t->n_span > 1) FD_TRY(try_layers(t, err));
     if (t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_fused_products(t, err));
+    for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) /* few, of all nodes, before many of any */
+        FD_TRY(try_branches(t, &graph_of(t)->nodes[t->span[i]], err));
+    FD_TRY(fd_refute_by_readers(t, err));
     for (int32_t i = t->n_span - 1; i >= 0 && !fd_trial_fits(t); i--) {
         const fd_node *node = &graph_of(t)->nodes[t->span[i]];
         FD_TRY(try_blocks(t, node, err));
-        FD_TRY(try_branches(t, node, err));
         FD_TRY(try_inputs(t, node, err));
         FD_TRY(try_weights(t, node, err));
         FD_TRY(try_tails(t, node, err));

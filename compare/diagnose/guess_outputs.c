@@ -171,14 +171,15 @@ static fd_code try_orders(fd_trial *t, const fd_node *node, bool before_bias, fd
         if (rule == FD_ORDER_HEADS_SWAPPED || rule >= FD_ORDER_PIECES) continue; /* found by what stands there */
         bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
         if (of_heads && n_head < 2) continue;
-        int32_t low = rule == FD_ORDER_ROTATED ? -2 : rule == FD_ORDER_HEADS_STRIDED ? 2 : 1;
-        int32_t high = rule == FD_ORDER_HEADS_ROTATED || rule == FD_ORDER_HEADS_STRIDED ? n_head - 1
-                       : rule == FD_ORDER_ROTATED                                       ? 2
-                                                                                        : 1;
+        const bool in_groups = rule == FD_ORDER_HEADS_STRIDED || rule == FD_ORDER_HEADS_REPEATED;
+        int32_t low = rule == FD_ORDER_ROTATED ? -2 : in_groups ? 2 : 1, high = 1;
+        if (in_groups || rule == FD_ORDER_HEADS_ROTATED) high = n_head - 1;
+        if (rule == FD_ORDER_HEADS_REPEATED) high = n_head;
+        if (rule == FD_ORDER_ROTATED) high = 2;
         for (int32_t n = low; n <= high && !fd_trial_fits(t); n++) {
             fd_hypothesis h = {
                 .guess = FD_GUESS_ORDER, .node = node->id, .before_bias = before_bias, .which = rule, .n = n};
-            if (n == 0 || (rule == FD_ORDER_HEADS_STRIDED && n_head % n)) continue;
+            if (n == 0 || (in_groups && n_head % n)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
     }
@@ -220,6 +221,22 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* What is laid out or looked up: heads of attention's output, rows of an embedding. */
+static bool is_put_in_place(const fd_node *node) {
+    return node->op == FD_OP_ATTN_MIX || node->op == FD_OP_EMBED;
+}
+
+fd_code fd_guess_places_inside(fd_trial *t, fd_error *err) {
+    for (int32_t i = 0; i < t->n_span - 1 && !fd_trial_fits(t); i++) {
+        const fd_node *node = &t->all.request->args.graph->nodes[t->span[i]];
+        if (!is_put_in_place(node)) continue;
+        FD_TRY(try_orders(t, node, false, err));
+        FD_TRY(try_swapped_heads(t, node, err));
+        FD_TRY(try_rows(t, node, err));
+    }
+    return FD_OK;
+}
+
 static fd_code try_node(fd_trial *t, int32_t i, fd_error *err) {
     const fd_node *node = &t->all.request->args.graph->nodes[t->span[i]];
     FD_TRY(try_statistics(t, node, err));
@@ -229,6 +246,7 @@ static fd_code try_node(fd_trial *t, int32_t i, fd_error *err) {
     FD_TRY(try_cap(t, node, err));
     if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
     FD_TRY(fd_guess_rounding(t, node, err));
+    if (i < t->n_span - 1 && is_put_in_place(node)) return FD_OK; /* fd_guess_places_inside */
     FD_TRY(try_orders(t, node, false, err));
     if (i == t->n_span - 1 && has_bias(node)) FD_TRY(try_orders(t, node, true, err));
     FD_TRY(try_swapped_heads(t, node, err));

@@ -129,7 +129,7 @@ static fd_code try_input_orders(fd_trial *t, fd_error *err) {
     for (int rule = 0; rule < FD_ORDER_PIECES && !fd_trial_fits(t); rule++) {
         const bool rotated = rule == FD_ORDER_ROTATED || rule == FD_ORDER_HEADS_ROTATED;
         const bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
-        if ((of_heads && n_head < 2) || rule == FD_ORDER_HEADS_STRIDED || rule == FD_ORDER_HEADS_SWAPPED) continue;
+        if ((of_heads && n_head < 2) || (rule >= FD_ORDER_HEADS_STRIDED && rule <= FD_ORDER_HEADS_REPEATED)) continue;
         for (int32_t n = rotated ? -1 : 1; n <= 1 && !fd_trial_fits(t); n += 2) {
             const fd_hypothesis h = {.guess = FD_GUESS_INPUT_ORDER,
                                      .node = node->id,

@@ -5,7 +5,7 @@
 #include "compare/diagnose/round_type.h"
 #include "compare/diagnose/solve.h"
 
-/* Any tensor's, then a cache's alone. */
+/* Any tensor's, then a cache's, or what was recorded, alone. */
 static const struct {
     int32_t type;
     fd_scale_of scale;
@@ -42,10 +42,11 @@ static const struct {
     {FD_ROUND_INT8, FD_SCALE_ELEMENT_FITTED},
 };
 
+/* `recorded`: it is the node asked about. */
 static int n_type(fd_op op, bool recorded) {
     int n = sizeof types / sizeof *types;
-    while (!recorded && types[n - 1].scale >= FD_SCALE_FITTED) n--;
-    return op == FD_OP_KV_WRITE ? n : 2;
+    while (!(recorded && op == FD_OP_KV_WRITE) && types[n - 1].scale >= FD_SCALE_FITTED) n--;
+    return op == FD_OP_KV_WRITE || recorded ? n : 2;
 }
 
 fd_code fd_guess_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
@@ -65,6 +66,20 @@ fd_code fd_guess_rounding(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* Every product leaves out the end of its sums, or every norm sums the first squares alone: one kernel computes them. */
+static fd_code try_cut_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
+    const bool product = ops - 1 == FD_OP_MATMUL, norm = ops - 1 == FD_OP_RMS_NORM;
+    const int32_t width = t->all.request->args.graph->hparams.n_embd;
+    fd_hypothesis h = {.node = -1, .layer = FD_ANY_LAYER, .ops = ops};
+    h.guess = product ? FD_GUESS_INPUT_TAIL : FD_GUESS_STATISTIC;
+    for (int32_t n = 1; n <= width / 2 && (product || norm) && !fd_trial_fits(t); n *= 2) {
+        h.n = product ? n : width - n;
+        for (h.which = 0; h.which <= (norm ? FD_STATISTIC_FIRST : 0) && !fd_trial_fits(t); h.which++)
+            FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* The same mistake at every node of an op, where the span has several: all norms, all additions to the stream. */
 static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
     static const double factors[] = {0, 2, 0.5, -1};
@@ -77,7 +92,7 @@ static fd_code try_everywhere(fd_trial *t, int32_t ops, fd_error *err) {
     }
     h = (fd_hypothesis){.guess = FD_GUESS_INPUT_FACTOR, .node = -1, .layer = FD_ANY_LAYER, .ops = ops};
     for (h.which = 0; h.which < 2 && ops - 1 == FD_OP_ADD; h.which++) FD_TRY(fd_try_or_solve(t, h, factors, 4, err));
-    return FD_OK;
+    return fd_trial_fits(t) ? FD_OK : try_cut_everywhere(t, ops, err);
 }
 
 fd_code fd_guess_everywhere(fd_trial *t, fd_error *err) {

@@ -62,6 +62,8 @@ fd_code fd_guess_low_rank(fd_trial *trial, fd_error *err);
 /* A factor, zeros, a softcap, another order of elements or rows, a tail that was not written
  * (guess_outputs.c). Through several layers those of the node asked about come first, for they cost next to nothing. */
 fd_code fd_guess_own_outputs(fd_trial *trial, fd_error *err);
+fd_code fd_guess_places_inside(fd_trial *trial,
+                               fd_error *err); /* of the span: attention's heads, an embedding's rows */
 fd_code fd_guess_outputs(fd_trial *trial, fd_error *err);
 
 #endif

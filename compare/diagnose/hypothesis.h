@@ -159,10 +159,11 @@ typedef enum fd_round_rule {
 typedef enum fd_order_rule {
     FD_ORDER_REVERSED,
     FD_ORDER_HEADS_REVERSED,
-    FD_ORDER_HEADS_ROTATED, /* by `n` */
-    FD_ORDER_HEADS_STRIDED, /* head h is head (h % n) · (n_head / n) + h / n */
-    FD_ORDER_HEADS_SWAPPED, /* `n` and `other` */
-    FD_ORDER_TRANSPOSED,    /* [n_head, head_dim] laid out as [head_dim, n_head] */
+    FD_ORDER_HEADS_ROTATED,  /* by `n` */
+    FD_ORDER_HEADS_STRIDED,  /* head h is head (h % n) · (n_head / n) + h / n */
+    FD_ORDER_HEADS_SWAPPED,  /* `n` and `other` */
+    FD_ORDER_HEADS_REPEATED, /* of every `n` heads, all are the first */
+    FD_ORDER_TRANSPOSED,     /* [n_head, head_dim] laid out as [head_dim, n_head] */
     FD_ORDER_UNTRANSPOSED,
     FD_ORDER_HALVES_TO_PAIRS, /* in each head: the halves interleaved */
     FD_ORDER_PAIRS_TO_HALVES,

@@ -29,6 +29,7 @@ int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i
     case FD_ORDER_HEADS_ROTATED: return (head + h->n) % n_head * dim + d;
     case FD_ORDER_HEADS_STRIDED: return (head % h->n * (n_head / h->n) + head / h->n) * dim + d;
     case FD_ORDER_HEADS_SWAPPED: return head == h->n ? h->other * dim + d : head == h->other ? h->n * dim + d : i;
+    case FD_ORDER_HEADS_REPEATED: return head / h->n * h->n * dim + d;
     case FD_ORDER_TRANSPOSED: return i % n_head * dim + i / n_head;
     case FD_ORDER_UNTRANSPOSED: return d * n_head + head;
     case FD_ORDER_HALVES_TO_PAIRS: return dim % 2 ? i : head * dim + d / 2 + d % 2 * half;

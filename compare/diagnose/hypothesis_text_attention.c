@@ -54,6 +54,7 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_OUTPUT_STALE] = "when the running maximum grows, the output of earlier tiles is not rescaled",
         [FD_TILES_SUM_STALE] = "when the running maximum grows, the sum of earlier tiles is not rescaled",
         [FD_TILES_BOTH_STALE] = "when the running maximum grows, neither output nor sum of earlier tiles are rescaled",
+        [FD_TILES_BOTH_BY_TWO] = "when the running maximum grows by x, earlier tiles are rescaled by 2^-x for e^-x",
         [FD_TILES_EDGE_TWICE] = "the first key of a tile is mixed in with the tile before it, too",
         [FD_TILES_OWN_TWICE] = "a token's own key is mixed in twice",
         [FD_TILES_FIRST_TWICE] = "the first key, with which the running state begins, is mixed in again",

@@ -41,6 +41,8 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("the right heads stand in steps of %d", h->n);
     else if (h->which == FD_ORDER_HEADS_SWAPPED)
         SAY("the right values of heads %d and %d stand in each other's place", h->n, h->other);
+    else if (h->which == FD_ORDER_HEADS_REPEATED)
+        SAY("of every %d heads all have the right values of the first", h->n);
     else if (h->which == FD_ORDER_PIECES && h->other > 0)
         SAY("elements %d…%d are the right ones of %d…%d, and %d…%d those of %d…%d", h->first, h->other - 1, h->n,
             h->n + h->other - h->first - 1, h->other, h->end - 1, (int)h->keys, (int)h->keys + h->end - h->other - 1);

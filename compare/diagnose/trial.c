@@ -144,22 +144,23 @@ enum { FAR_BEYOND = 100 };
 static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     fd_variant v;
     bool ahead;
-    *yes = false;
-    /* the bounds of a cache's rows are 0, and those of rounded ones are not */
+    *yes = false; /* the bounds of a cache's rows are 0, and those of rounded ones are not */
     const bool in_steps = t->n_span == 1 && (h->guess == FD_GUESS_FAULT || h->guess == FD_GUESS_ROUNDED);
     if (!t->few.bench || in_steps) return FD_OK;
     FD_TRY(looks_ahead(t, h, &ahead, err));
-    if (ahead) return FD_OK;
-    FD_TRY(fd_evaluate(t->few.bench, h, t->few.request->args.node->id, false, &v, err));
+    /* keys that are seen have other bounds */
+    if (ahead && (t->n_span == 1 || t->all.request->args.node->over_kv)) return FD_OK;
+    const fd_trial_rows *rows = ahead ? &t->all : &t->few;
+    FD_TRY(fd_evaluate(rows->bench, h, rows->request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t, t->few.request, 1);
-        const fd_op_args *args = &t->few.request->args;
+        spend(t, rows->request, 1);
+        const fd_op_args *args = &rows->request->args;
         int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-        double own = fd_root_mean_square(v.rows, n), plain = fd_root_mean_square(t->few.plain.rows, n), largest, mean;
-        fd_trial_residuals(&t->few, &v, &largest, &mean);
+        double own = fd_root_mean_square(v.rows, n), plain = fd_root_mean_square(rows->plain.rows, n), largest, mean;
+        fd_trial_residuals(rows, &v, &largest, &mean);
         *yes = !(largest <= FAR_BEYOND * fmax(1, plain > 0 ? own / plain : 1));
         /* through a span every small change is near a small error; one that explains it takes most of it away */
-        if (t->n_span > 1 && !(mean <= t->few_left / 2)) *yes = true;
+        if (t->n_span > 1 && !(ahead ? mean < t->all_left : mean <= t->few_left / 2)) *yes = true;
     }
     fd_variant_free(&v);
     return FD_OK;
@@ -285,6 +286,7 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
     if (!request->few) return FD_OK;
     FD_TRY(fd_trial_rows_open(request->few, &t->few, err));
     if (t->few.plain.state == FD_VARIANT_COMPUTED) t->few_left = fd_trial_left(&t->few, &t->few.plain);
+    t->all_left = fd_trial_left(&t->all, &t->all.plain);
     return FD_OK;
 }
 

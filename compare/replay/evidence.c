@@ -140,13 +140,20 @@ static bool has_nan(const fd_attribution_row *row) {
     return false;
 }
 
+/* Nothing is rounded in zeros that are right: of an embedding's row that was not read, say. */
+static bool is_zeros_of_zeros(const fd_attribution_row *row) {
+    for (int64_t i = 0; i < row->stride; i++)
+        if (row->candidate[i] != 0 || row->replayed[i] != 0) return false;
+    return true;
+}
+
 void fd_evidence_add(void *user, const fd_attribution_row *row) {
     fd_class_case *c = user;
     fd_evidence *e = c->evidence;
     int32_t node = row->node->id;
     fd_evidence_row seen = {.typical = INFINITY};
     double squares = 0, size = 0, errors = 0;
-    if (has_nan(row)) return;
+    if (has_nan(row) || is_zeros_of_zeros(row)) return;
     if (!e->finest) note_storage(e, row);
     if (!e->finest) note_sums(e, row);
     if (!e->finest) note_logits(e, row);
