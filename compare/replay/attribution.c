@@ -147,7 +147,7 @@ static void find_amplifiers(attributing *a) {
 
 /* Rounding turns a choice of experts in a few rows: the others are right, and so is the op. Where softmax is steep, one row of
  * many has bounds that say nothing; an op that is wrong is wrong in more of them. */
-enum { FEW_CHOICES = 4, VERY_FEW = 32 };
+enum { FEW_CHOICES = 4, VERY_FEW = 16 };
 
 /* Where most rows are shown to be right by what is left of them, a few that are not are roundings. */
 static bool decides_nothing(const attributing *a, int32_t node) {
