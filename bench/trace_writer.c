@@ -1,4 +1,4 @@
-/* trace_writer ROUNDS [only=WORD] [FOLDER …]: what a trace costs the run that is traced, without a model.
+/* trace_writer ROUNDS [only=WORD] [helpers=N] [FOLDER …]: what a trace costs the run that is traced, without a model.
  *
  * For each folder (a memory file system, a disk), level and shape of step, or the shapes whose names contain the word:
  * n_layer times n_tensor tensors are shown to the writer, as an executor shows them.
@@ -8,7 +8,7 @@
  *   token    milliseconds a position of the model, in the thread that calls
  * Those of a llama come with their fingerprints, as a GPU hands them over: nothing is left but to write them. `plain`: as
  * many bytes by write(2), a MiB at a time from the cache, which no trace can be faster than in one thread.
- * Medians; the cases take turns. */
+ * Medians; the cases take turns. The writer has as many helpers as it has for a run, or N. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +23,7 @@
 enum { MAX_ROUNDS = 15, N_TENSOR = 16 };
 static int n_round = 5;
 static const char *only = "";
+static int helpers;
 
 typedef struct shape {
     const char *name;
@@ -98,6 +99,7 @@ static void measure(const shape *s, int level, const char *path, const float *da
     fd_trace_writer *writer;
     int32_t tokens[512] = {0};
     options.level = level > FD_TRACE_FULL ? FD_TRACE_FULL : (fd_trace_level)level;
+    options.helpers = helpers;
     options.compress = level > FD_TRACE_FULL;
     must(fd_trace_create(&options, &info, &graph, FD_NUMERICS_EXACT, &writer, &err), &err);
     fd_observer observer = fd_trace_observer(writer);
@@ -170,8 +172,12 @@ int main(int argc, char **argv) {
         data[i] = ((float)(state >> 16) - 32768.0f) * 1e-4f;
     }
     if (argc > 1) n_round = atoi(argv[1]) > 0 && atoi(argv[1]) <= MAX_ROUNDS ? atoi(argv[1]) : 1;
-    int first = argc > 2 && strncmp(argv[2], "only=", 5) == 0 ? 3 : 2;
-    if (first == 3) only = argv[2] + 5;
+    int first = 2;
+    for (; first < argc && strchr(argv[first], '='); first++)
+        if (strncmp(argv[first], "only=", 5) == 0)
+            only = argv[first] + 5;
+        else
+            helpers = atoi(argv[first] + 8);
     for (int i = first; i < argc || i == first; i++) report(i < argc ? argv[i] : ".", data);
     free(data);
     return 0;

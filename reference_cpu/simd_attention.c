@@ -3,6 +3,37 @@
 #include "reference_cpu/simd_dot.h"
 #include "model/weight_rows.h"
 
+/* Elements [VL·g, VL·g + VL) of n; those past them are 0. */
+FD_INLINE vf v_load_some(const float *from, int g, int64_t n) {
+    int64_t m = n - VL * g;
+    return m >= VL ? v_load(from + VL * g) : m > 0 ? v_load_part(from + VL * g, m) : (vf){0};
+}
+
+/* score[t] of positions [t, n), heads of at most VL·groups elements: of the 64 partial sums of a dot only those vectors are
+ * not 0, so that v_pair_sums reduces more rows at once. The last addition is the tree's, of zeros: -0 becomes 0. */
+FD_INLINE void short_scores(int groups, const float *q, const float *k, int64_t stride, int64_t head_dim, int64_t t,
+                            int64_t n, float scale, float *score) {
+    const int rows = VL / groups;
+    vf x[VL], acc[VL];
+    for (int g = 0; g < groups; g++) x[g] = v_load_some(q, g, head_dim);
+    for (; t < n; t += rows) {
+        float total[VL]; /* [rows][groups] */
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            const float *row = k + (t + r < n ? t + r : n - 1) * stride;
+#pragma GCC unroll 4
+            for (int g = 0; g < groups; g++) acc[r * groups + g] = v_fma(v_load_some(row, g, head_dim), x[g], (vf){0});
+        }
+        v_store(total, v_pair_sums(acc));
+        for (int r = 0; r < rows && t + r < n; r++) {
+            float *part = total + r * groups;
+            for (int m = groups; m > 1; m /= 2)
+                for (int i = 0; i < m / 2; i++) part[i] = part[2 * i] + part[2 * i + 1];
+            score[t + r] = (part[0] + 0.0f) * scale;
+        }
+    }
+}
+
 void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
     const fd_node *q_node = fd_ref_input(args, 0), *k_node = fd_ref_input(args, 1);
     int32_t n_head = q_node->shape[0], head_dim = q_node->shape[1], n_head_kv = k_node->shape[0];
@@ -15,11 +46,15 @@ void SIMD(attn_scores)(const fd_op_args *args, int64_t begin, int64_t end) {
         const float *k = (const float *)args->in[1] + kv_head * head_dim;
         float *score = (float *)args->out + item * args->n_kv;
         for (int64_t t = 0; t < first; t++) score[t] = (float)-INFINITY;
-        for (int64_t t = first; t < n; t += DOT_ROWS) {
+        int64_t done = first, stride = (int64_t)n_head_kv * head_dim;
+        if (head_dim <= VL)
+            short_scores(1, q, k, stride, head_dim, first, done = n, scale, score);
+        else if (head_dim <= 2 * VL)
+            short_scores(2, q, k, stride, head_dim, first, done = n, scale, score);
+        for (int64_t t = done; t < n; t += DOT_ROWS) {
             const char *rows[DOT_ROWS];
             float dots[DOT_ROWS];
-            for (int r = 0; r < DOT_ROWS; r++)
-                rows[r] = (const char *)(k + (t + r < n ? t + r : n - 1) * n_head_kv * head_dim);
+            for (int r = 0; r < DOT_ROWS; r++) rows[r] = (const char *)(k + (t + r < n ? t + r : n - 1) * stride);
             dot_rows(FD_F32, rows, q, head_dim, dots);
             for (int r = 0; r < DOT_ROWS && t + r < n; r++) score[t + r] = dots[r] * scale;
         }

@@ -106,8 +106,15 @@ static bool plan_pair(scan *s, int32_t at, bool placed) {
 /* What a thread looks at. */
 typedef struct looking {
     fd_trace_view ref, cand;
+    fd_trace_span ref_span, cand_span;
     char *blocks; /* two, of elements that are copied */
 } looking;
+
+/* Bytes of a side where they are cheapest to look at; NULL: they cannot be seen. */
+static const void *bytes_at(const fd_trace *trace, fd_trace_view *view, fd_trace_span *span, uint64_t address,
+                            size_t n) {
+    return n <= FD_TRACE_SPAN ? fd_trace_span_at(trace, span, address, n) : fd_trace_view_at(trace, view, address, n);
+}
 
 /* True when the rows have the same bytes on both sides, padding included; false when not, or not to be seen raw. */
 static bool same_bytes(const scan *s, const item *it, looking *look) {
@@ -121,8 +128,8 @@ static bool same_bytes(const scan *s, const item *it, looking *look) {
             return false;
         for (uint64_t at = 0; at < a.bytes; at += FD_TRACE_VIEW) {
             size_t n = a.bytes - at < FD_TRACE_VIEW ? (size_t)(a.bytes - at) : FD_TRACE_VIEW;
-            const void *mine = fd_trace_view_at(ref, &look->ref, a.address + at, n),
-                       *theirs = mine ? fd_trace_view_at(cand, &look->cand, b.address + at, n) : NULL;
+            const void *mine = bytes_at(ref, &look->ref, &look->ref_span, a.address + at, n);
+            const void *theirs = mine ? bytes_at(cand, &look->cand, &look->cand_span, b.address + at, n) : NULL;
             if (!theirs || memcmp(mine, theirs, n) != 0) return false;
         }
     }
@@ -176,6 +183,8 @@ static void *compare_in_thread(void *user) {
     }
     fd_trace_view_close(&look.ref);
     fd_trace_view_close(&look.cand);
+    fd_trace_span_close(&look.ref_span);
+    fd_trace_span_close(&look.cand_span);
     free(look.blocks);
     return NULL;
 }

@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 
-/* `fd` is the open file, `path` its name for messages, `bytes` what is to be appended. Near a full disk the space is
+/* `fd` is the open file, `path` its name for messages, `bytes` what is to be appended at `end`. Near a full disk the space is
  * really reserved (fallocate beyond the end, size unchanged); with plenty free it is only looked up. The limit on file
  * size counts too, before its signal would end the process. FD_ERR_IO with the file, the bytes and the reason. */
-fd_code fd_disk_room(int fd, const char *path, int64_t bytes, fd_error *err);
+fd_code fd_disk_room(int fd, const char *path, int64_t end, int64_t bytes, fd_error *err);
 
 #endif

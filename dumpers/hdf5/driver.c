@@ -16,7 +16,7 @@ typedef struct driver_file {
     H5FD_t base;  /* HDF5's part comes first */
     hid_t driver; /* the file's own reference: HDF5 gives its up before it calls close through what the id held */
     fd_h5_target *target;
-    haddr_t eoa, eof; /* end of what HDF5 allocated, end of what was written */
+    haddr_t eof; /* end of what was written */
     dev_t device;
     ino_t inode;
 } driver_file;
@@ -54,20 +54,29 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t access, haddr
     file->inode = there.st_ino;
     file->target->fd = fd;
     file->target->open_error = 0;
-    file->target->reserved = 0;
+    atomic_store(&file->target->end, 0);
+    fd_disk_ahead_begin(&file->target->ahead, fd);
     return &file->base;
 }
 
 /* What lies past the end after a failure, when HDF5's truncation was dropped. */
 static void give_space_back(const fd_h5_target *target) {
     struct stat there;
-    if (fstat(target->fd, &there) == 0 && ftruncate(target->fd, there.st_size) != 0) return; /* nothing else to try */
+    uint64_t end = target->end;
+    if (fstat(target->fd, &there) != 0) return;
+    if (there.st_size < (off_t)end) end = (uint64_t)there.st_size;
+    if (ftruncate(target->fd, (off_t)end) != 0) return; /* nothing else to try */
+}
+
+static bool took_ahead(const fd_h5_target *target) {
+    return target->ahead.reserved || target->ahead.length > 0;
 }
 
 static herr_t driver_close(H5FD_t *base) {
     driver_file *file = (driver_file *)base;
     fd_h5_assert_locked();
-    if (file->target->error != 0 && file->target->reserved) give_space_back(file->target);
+    if (file->target->error != 0 && took_ahead(file->target)) give_space_back(file->target);
+    fd_disk_ahead_end(&file->target->ahead);
     if (close(file->target->fd) != 0) note_failure(file->target);
     file->target->fd = -1;
     H5Idec_ref(file->driver);
@@ -95,22 +104,22 @@ static haddr_t driver_alloc(H5FD_t *base, H5FD_mem_t type, hid_t transfer, hsize
     enum { PAGE = 4096, GAP = 8 };
     (void)transfer;
     driver_file *file = (driver_file *)base;
-    haddr_t at = file->eoa;
+    haddr_t at = file->target->end;
     fd_h5_assert_locked();
     bool small = type != H5FD_MEM_DRAW && size <= PAGE;
     if (small && at / PAGE != (at + size - 1) / PAGE) at = (at / PAGE + 1) * PAGE;
-    file->eoa = at + size + (small ? GAP : 0);
+    atomic_store(&file->target->end, at + size + (small ? GAP : 0));
     return at;
 }
 
 static haddr_t driver_get_eoa(const H5FD_t *base, H5FD_mem_t type) {
     (void)type;
-    return ((const driver_file *)base)->eoa;
+    return ((const driver_file *)base)->target->end;
 }
 
 static herr_t driver_set_eoa(H5FD_t *base, H5FD_mem_t type, haddr_t address) {
     (void)type;
-    ((driver_file *)base)->eoa = address;
+    atomic_store(&((driver_file *)base)->target->end, address);
     return 0;
 }
 
@@ -151,11 +160,15 @@ static bool write_all(int fd, const char *data, size_t size, off_t address) {
     return true;
 }
 
-/* HDF5 refuses a file that is shorter than its superblock says, and at a close writes the superblock first. */
-static void reach_end(driver_file *file) {
-    if (file->eof >= file->eoa || file->target->error != 0) return;
-    if (ftruncate(file->target->fd, (off_t)file->eoa) != 0) note_failure(file->target);
-    file->eof = file->eoa;
+/* Helpers make the file longer meanwhile, and pages ahead of its end stay until it is closed. */
+static void set_length(driver_file *file, bool cut) {
+    fd_h5_target *target = file->target;
+    pthread_mutex_lock(&target->ahead.lock);
+    if (target->error == 0 && (cut || target->ahead.length < target->end) &&
+        ftruncate(target->fd, (off_t)target->end) != 0)
+        note_failure(target);
+    file->eof = target->end;
+    pthread_mutex_unlock(&target->ahead.lock);
 }
 
 static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t address, size_t size,
@@ -169,7 +182,8 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
         target->placed = address;
         return 0;
     }
-    if (type == H5FD_MEM_SUPER) reach_end(file);
+    /* HDF5 refuses a file that is shorter than its superblock says, and at a close writes the superblock first */
+    if (type == H5FD_MEM_SUPER && file->eof < target->end && target->error == 0) set_length(file, false);
     if (target->error == 0 && !write_all(target->fd, buffer, size, (off_t)address)) note_failure(target);
     if (address + size > file->eof) file->eof = address + size;
     return 0;
@@ -178,9 +192,8 @@ static herr_t driver_write(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_
 static herr_t driver_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
     (void)transfer;
     driver_file *file = (driver_file *)base;
-    if (file->eoa == file->eof && !(closing && file->target->reserved)) return 0;
-    if (file->target->error == 0 && ftruncate(file->target->fd, (off_t)file->eoa) != 0) note_failure(file->target);
-    file->eof = file->eoa;
+    bool cut = closing && took_ahead(file->target);
+    if (file->target->end != file->eof || cut) set_length(file, cut);
     return 0;
 }
 

@@ -22,15 +22,17 @@
 
 #include <stdatomic.h>
 
+#include "dumpers/hdf5/disk_ahead.h"
 #include "dumpers/hdf5/h5.h"
 
 typedef struct fd_h5_target {
     int fd;         /* of the open file; -1 before and after */
     int error;      /* errno of the first failed write or truncation; 0: none. Writes are dropped while it is set */
     int open_error; /* errno of the last open; 0: it succeeded */
-    const void *placing;       /* not NULL: a write of data from there is left out, and its place noted */
-    uint64_t placed;           /* that place, from the start of the file */
-    _Atomic uint64_t reserved; /* disk space was taken up to there, beyond the end too; closing gives it back. 0: no */
+    const void *placing;  /* not NULL: a write of data from there is left out, and its place noted */
+    uint64_t placed;      /* that place, from the start of the file */
+    _Atomic uint64_t end; /* of what HDF5 allocated */
+    fd_disk_ahead ahead;  /* of an open file */
 } fd_h5_target;
 
 /* File access properties for writing: this driver, HDF5 1.10's format (what single-writer mode needs), strong close.

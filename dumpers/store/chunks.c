@@ -12,6 +12,16 @@ struct fd_store_scratch {
     size_t room_spans, room_chunks, n_span, n_chunk;
 };
 
+/* Making pages without the file's lock takes twice the processor time of making them under it, so that a few threads
+ * are slower with it. */
+static void choose_ahead(fd_store *store) {
+    enum { MANY = 3 };
+    fd_queue *queue = store->queue;
+    bool pages = queue->n_helper >= MANY && store->file->target.ahead.in_memory;
+    store->ahead = !queue->threaded ? FD_AHEAD_NONE : pages ? FD_AHEAD_PAGES : FD_AHEAD_SPACE;
+    if (pages) fd_queue_let_all_help(queue);
+}
+
 bool fd_chunks_begin(fd_store *store, fd_store_tensor *tensor) {
     fd_store_chunks *c = &tensor->chunks;
     hsize_t shape[FD_H5_MAX_RANK];
@@ -19,7 +29,10 @@ bool fd_chunks_begin(fd_store *store, fd_store_tensor *tensor) {
     c->rows = (int32_t)shape[0];
     c->row_bytes = fd_form_chunk_row_bytes(&tensor->form);
     size_t bytes = (size_t)c->rows * c->row_bytes;
-    if (!store->scratch) store->scratch = calloc(1, sizeof *store->scratch);
+    if (!store->scratch) {
+        store->scratch = calloc(1, sizeof *store->scratch);
+        choose_ahead(store);
+    }
     if (!store->scratch || (tensor->stored && bytes > store->placeholder_bytes)) {
         void *grown = store->scratch ? calloc(bytes, 1) : NULL;
         if (!grown) return false;
@@ -122,7 +135,7 @@ static bool submit(fd_store *store, const fd_store_tensor *tensor, const fd_stor
     bool ok = r || s->n_span == 0;
     if (r) {
         r->target = &store->file->target;
-        r->reserve = store->queue->threaded;
+        r->ahead = store->ahead;
         r->form = tensor->form;
         r->row_bytes = tensor->chunks.row_bytes;
         memcpy(r->spans, s->spans, s->n_span * sizeof *r->spans);

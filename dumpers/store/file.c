@@ -131,7 +131,7 @@ static fd_code copy_file(fd_trace_file *file, fd_error *err) {
     file->growing = to >= 0;
     if (file->growing) keep_mode(file);
     fd_code code = FD_OK;
-    if (to >= 0 && fstat(from, &there) == 0) code = fd_disk_room(to, file->path, there.st_size, err);
+    if (to >= 0 && fstat(from, &there) == 0) code = fd_disk_room(to, file->path, 0, there.st_size, err);
     bool copied = code == FD_OK && to >= 0 && copy_bytes(from, to);
     if (to >= 0 && close(to) != 0) copied = false;
     if (code == FD_OK && !copied)

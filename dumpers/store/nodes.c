@@ -254,28 +254,28 @@ static fd_code sort_names(fd_trace *trace, fd_error *err) {
 }
 
 static int by_address(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    const fd_h5_link *x = a, *y = b;
+    if (x->address != y->address) return x->address < y->address ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* From the order of names into that of headers in the file: several come with one read, and datasets were made in the
+ * order of execution as a rule, so that no other is left to be found. */
+static void sort_links(const fd_trace_links *links) {
+    bool sorted = true;
+    for (size_t i = 1; sorted && i < links->n; i++) sorted = links->links[i - 1].address < links->links[i].address;
+    if (!sorted) qsort(links->links, links->n, sizeof *links->links, by_address);
 }
 
 /* Hard links make many tensors of one in no room. */
 static fd_code check_names(const fd_trace *trace, const fd_trace_links *links, fd_error *err) {
     const size_t limit = (size_t)fd_limit_of(FD_LIMIT_NAMES);
-    if (links->n <= limit) return FD_OK;
-    uint64_t *at = malloc(links->n * sizeof *at);
-    if (!at) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", trace->path);
-    for (size_t i = 0; i < links->n; i++) at[i] = links->links[i].address;
-    qsort(at, links->n, sizeof *at, by_address);
-    size_t many = 0; /* the end of a run that is too long */
-    for (size_t i = limit; i < links->n && !many; i++)
-        if (at[i] == at[i - limit] && at[i] != FD_H5_NOWHERE) many = i;
-    fd_code code = FD_OK;
-    for (size_t i = 0; code == FD_OK && many && i < links->n; i++)
-        if (links->links[i].address == at[many])
-            code = fd_limit_exceeded(err, FD_LIMIT_NAMES, "%s: tensors/%s: has more than %zu names", trace->path,
-                                     links->links[i].name, limit);
-    free(at);
-    return code;
+    const fd_h5_link *l = links->links;
+    for (size_t i = limit; i < links->n; i++)
+        if (l[i].address == l[i - limit].address && l[i].address != FD_H5_NOWHERE)
+            return fd_limit_exceeded(err, FD_LIMIT_NAMES, "%s: tensors/%s: has more than %zu names", trace->path,
+                                     l[i - limit].name, limit);
+    return FD_OK;
 }
 
 fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
@@ -286,6 +286,7 @@ fd_code fd_trace_load_nodes(fd_trace *trace, fd_error *err) {
     fd_trace_links links = {0};
     if (has_tensors) links.links = fd_h5_reader_links(trace->reader, "tensors", limit, &links.n);
     fd_code code;
+    sort_links(&links);
     if (links.links || (trace->has_graph && !has_tensors))
         code = check_names(trace, &links, err);
     else

@@ -52,6 +52,7 @@ static int by_key(const void *a, const void *b) {
 /* Puts element keys[i].at at place i, cycle by cycle: copies of it all would touch as much memory again. */
 static void permute(order_key *keys, int32_t n, fd_trace_node *nodes, fd_trace_set *sets) {
     for (int32_t i = 0; i < n; i++) {
+        if (keys[i].at == i) continue; /* most, where headers lie nearly in order */
         fd_trace_node node = nodes[i];
         fd_trace_set set = sets[i];
         int32_t to = i;

@@ -105,6 +105,26 @@ const void *fd_trace_view_at(const fd_trace *trace, fd_trace_view *view, uint64_
     return data + (address - at);
 }
 
+void fd_trace_span_close(fd_trace_span *span) {
+    free(span->data);
+    *span = (fd_trace_span){0};
+}
+
+const void *fd_trace_span_at(const fd_trace *trace, fd_trace_span *span, uint64_t address, size_t n) {
+    enum { GAP = 16 << 10 }; /* bytes of others' between two tensors of a row */
+    uint64_t end = span->at + span->n, size = trace->bytes.size;
+    if (n > FD_TRACE_SPAN || address > size || n > size - address) return NULL;
+    if (!span->data && !(span->data = malloc(FD_TRACE_SPAN))) return NULL;
+    if (address >= span->at && address + n <= end) return span->data + (address - span->at);
+    bool goes_on = address >= span->at && address <= end + GAP;
+    size_t most = size - address < FD_TRACE_SPAN ? (size_t)(size - address) : FD_TRACE_SPAN;
+    span->at = address;
+    span->n = goes_on ? most : n;
+    if (fd_h5_bytes_read(&trace->bytes, address, span->n, span->data)) return span->data;
+    span->n = 0;
+    return NULL;
+}
+
 bool fd_trace_same_places(const fd_trace *a, int32_t node_a, const fd_trace *b, int32_t node_b) {
     const fd_trace_set *x = &a->sets[node_a], *y = &b->sets[node_b];
     if (!x->chunks || !y->chunks || x->layout.filters.any || y->layout.filters.any || x->first != y->first ||

@@ -35,6 +35,19 @@ enum { FD_TRACE_VIEW = 4 << 20 }; /* bytes: far more to look at than mapping cos
 const void *fd_trace_view_at(const fd_trace *trace, fd_trace_view *view, uint64_t address, size_t n);
 void fd_trace_view_close(fd_trace_view *view);
 
+/* A stretch of the file that was copied. One thread's; zeros at first. Small tensors that lie one behind another come
+ * with one read of them all: they lie in small pages of the system's cache, and mapping and unmapping each takes longer
+ * than copying it into a second-level cache, which two of these fit. */
+enum { FD_TRACE_SPAN = 128 << 10 };
+typedef struct fd_trace_span {
+    char *data; /* [FD_TRACE_SPAN]; NULL at first */
+    uint64_t at;
+    size_t n;
+} fd_trace_span;
+/* As fd_trace_view_at; NULL: n > FD_TRACE_SPAN, the file has not all of them, or no memory. */
+const void *fd_trace_span_at(const fd_trace *trace, fd_trace_span *span, uint64_t address, size_t n);
+void fd_trace_span_close(fd_trace_span *span);
+
 /* Elements [first, first + n) of one position's unpadded tensor, of the type the node says (16-bit ones are not
  * widened, unlike fd_trace_read). Reads placed ones from the file, others through the library. */
 fd_code fd_trace_read_part(const fd_trace *trace, int32_t node, int32_t pos, int64_t first, int64_t n, void *out,

@@ -125,7 +125,7 @@ static char *map_ring(size_t bytes) {
 
 bool fd_queue_start(fd_queue *q, const fd_queue_options *options, const fd_queue_work *work) {
     const size_t align = _Alignof(fd_queue_item);
-    *q = (fd_queue){.call = *work, .options = *options};
+    *q = (fd_queue){.call = *work, .options = *options, .max_in_tasks = FD_QUEUE_IN_TASKS};
     if (q->options.n_helper > FD_QUEUE_MAX_HELPERS) q->options.n_helper = FD_QUEUE_MAX_HELPERS;
     q->capacity = (options->memory < LEAST_MEMORY ? LEAST_MEMORY : options->memory) / align * align;
     if (q->capacity > LARGE_PAGE) q->capacity = q->capacity / LARGE_PAGE * LARGE_PAGE;

@@ -58,7 +58,7 @@ typedef struct fd_queue_options {
 
 enum {
     FD_QUEUE_MAX_HELPERS = 8,
-    FD_QUEUE_MAX_IN_TASKS = 2 /* helpers: a file's lock lets one write, while another lays out what it writes next */
+    FD_QUEUE_IN_TASKS = 2 /* helpers: a file's lock lets one write, while another lays out what it writes next */
 };
 
 typedef struct fd_queue {
@@ -89,7 +89,7 @@ typedef struct fd_queue {
 
     pthread_cond_t tasks_done;        /* for the writer */
     fd_queue_task *tasks, *last_task; /* not yet taken */
-    int n_in_tasks;                   /* tasks being run */
+    int n_in_tasks, max_in_tasks;     /* helpers that run one; at most FD_QUEUE_IN_TASKS or all */
     int task_error;                   /* errno of the first that failed; 0: none */
 
     atomic_bool failed;
@@ -110,6 +110,8 @@ void fd_queue_put(fd_queue *queue, fd_queue_item *item);
 void fd_queue_drain(fd_queue *queue);
 
 /* ---- inside `write` ---- */
+/* Tasks are run by as many helpers as there are: most of them do not wait for one another. */
+void fd_queue_let_all_help(fd_queue *queue);
 void fd_queue_submit(fd_queue *queue, fd_queue_task *task);
 /* Runs what is left of the tasks and waits for the helpers. errno of the first failure ever; 0: none. */
 int fd_queue_finish_tasks(fd_queue *queue);

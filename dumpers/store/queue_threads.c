@@ -7,12 +7,18 @@ enum { TAKE = 256 << 10 }; /* bytes that a helper takes at a time */
 
 /* ---- tasks ---- */
 
+void fd_queue_let_all_help(fd_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    q->max_in_tasks = FD_QUEUE_MAX_HELPERS;
+    pthread_mutex_unlock(&q->lock);
+}
+
 void fd_queue_submit(fd_queue *q, fd_queue_task *task) {
     task->next = NULL;
     pthread_mutex_lock(&q->lock);
     *(q->last_task ? &q->last_task->next : &q->tasks) = task;
     q->last_task = task;
-    if (q->n_sleeping > 0 && q->n_in_tasks < FD_QUEUE_MAX_IN_TASKS) pthread_cond_signal(&q->work);
+    if (q->n_sleeping > 0 && q->n_in_tasks < q->max_in_tasks) pthread_cond_signal(&q->work);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -68,7 +74,7 @@ static void *help(void *user) {
     fd_queue *q = user;
     pthread_mutex_lock(&q->lock);
     while (!q->stop)
-        if (q->tasks && q->n_in_tasks < FD_QUEUE_MAX_IN_TASKS) {
+        if (q->tasks && q->n_in_tasks < q->max_in_tasks) {
             run_task(q);
         } else if (q->unprepared) {
             prepare_some(q);

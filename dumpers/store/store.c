@@ -15,7 +15,8 @@ fd_code fd_store_refuse(const fd_store *store, fd_error *err, const char *what) 
 }
 
 fd_code fd_store_room(const fd_store *store, int64_t bytes, fd_error *err) {
-    return fd_disk_room(store->file->target.fd, store->file->path, bytes, err);
+    const fd_h5_target *target = &store->file->target;
+    return fd_disk_room(target->fd, store->file->path, (int64_t)target->end, bytes, err);
 }
 
 static fd_code out_of_memory(const fd_store *store, fd_error *err) {

@@ -76,6 +76,10 @@ typedef struct fd_store_options {
     int32_t n_pos; /* as in fd_trace_options */
 } fd_store_options;
 
+/* What is taken ahead (dumpers/hdf5/disk_ahead.h): nothing by the program's own threads, which a limit's signal would
+ * end. */
+typedef enum fd_write_ahead { FD_AHEAD_NONE, FD_AHEAD_SPACE, FD_AHEAD_PAGES } fd_write_ahead;
+
 struct fd_store_scratch;
 typedef struct fd_store {
     fd_store_options options;
@@ -93,6 +97,7 @@ typedef struct fd_store {
     void *placeholder_chunk; /* as large as the largest chunk; its bytes are never looked at */
     size_t placeholder_bytes;
     struct fd_store_scratch *scratch;
+    fd_write_ahead ahead;
 } fd_store;
 
 /* The empty trace in `file`, which grows: all of it, and the store owns it from here on; or, not owned, its group

@@ -1,7 +1,6 @@
 #include "dumpers/store/write_request.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,28 +53,23 @@ typedef struct stretch {
     int error;            /* errno of the first write that failed */
     uint64_t address;
     size_t bytes, made_used;
-    bool reserve; /* as in fd_write_request */
+    fd_write_ahead ahead;
     int n;
     struct iovec piece[PIECES];
     char *made;
 } stretch;
 
-/* The file's lock is held while a write looks for disk space, so space is reserved ahead, in large pieces. Where that
- * fails, a write says why. */
-static void reserve_ahead(fd_h5_target *target, uint64_t begin, uint64_t end) {
-    const uint64_t large = 64 << 20, ahead = 32 << 20; /* bytes: of a file that is worth it; at a time */
-    uint64_t reserved = atomic_load(&target->reserved);
-    if (end < large || end <= reserved) return;
-    if (!atomic_compare_exchange_strong(&target->reserved, &reserved, end + ahead)) return; /* another helper does it */
-    uint64_t from = reserved > begin ? reserved : begin;
-    if (fallocate(target->fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(end + ahead - from)) != 0)
-        atomic_store(&target->reserved, UINT64_MAX); /* no more attempts */
+static void take_ahead(const stretch *s) {
+    fd_disk_ahead *ahead = &s->target->ahead;
+    uint64_t end = s->address + s->bytes;
+    if (s->ahead == FD_AHEAD_PAGES && fd_disk_ahead_make_pages(ahead, s->target->fd, end)) return;
+    if (s->ahead != FD_AHEAD_NONE) fd_disk_ahead_reserve(ahead, s->target->fd, s->address, end);
 }
 
 static void write_stretch(stretch *s) {
     struct iovec *piece = s->piece;
     int n = s->n;
-    if (n > 0 && s->reserve) reserve_ahead(s->target, s->address, s->address + s->bytes);
+    if (n > 0 && s->error == 0) take_ahead(s);
     while (n > 0 && s->error == 0) {
         ssize_t written = pwritev(s->target->fd, piece, n, (off_t)s->address);
         if (written < 0 && errno == EINTR) continue;
@@ -194,7 +188,7 @@ static void write_spans(stretch *s, const fd_write_request *r) {
 
 static int run_request(fd_queue_task *task, bool dropped) {
     fd_write_request *r = (fd_write_request *)task; /* its first member */
-    stretch s = {.target = r->target, .reserve = r->reserve};
+    stretch s = {.target = r->target, .ahead = r->ahead};
     if (!dropped) write_spans(&s, r);
     free(s.made);
     free(r);

@@ -33,7 +33,7 @@ typedef struct fd_chunk_address {
 typedef struct fd_write_request {
     fd_queue_task task;
     fd_h5_target *target;
-    bool reserve; /* disk space ahead: not by the program's own threads, which a limit's signal would end */
+    fd_write_ahead ahead;
     fd_tensor_form form;
     size_t row_bytes; /* of one row in one chunk */
     size_t n_span, n_chunk, n_rows;

@@ -93,8 +93,10 @@ Test(simd, norm_equals_scalar) {
 Test(simd, attention_equals_scalar) {
     static const struct {
         int32_t n_head, n_head_kv, head_dim, pos0, n_pos;
-    } shapes[] = {{1, 1, 2, 0, 1},    {4, 2, 16, 0, 5},    {6, 6, 48, 3, 2}, {6, 2, 64, 62, 4},  {2, 1, 80, 64, 1},
-                  {3, 1, 100, 0, 66}, {4, 4, 128, 127, 3}, {8, 4, 8, 0, 13}, {1, 1, 256, 200, 1}};
+    } shapes[] = {{1, 1, 2, 0, 1},     {4, 2, 16, 0, 5},   {6, 6, 48, 3, 2},    {6, 2, 64, 62, 4},
+                  {2, 1, 80, 64, 1},   {3, 1, 100, 0, 66}, {4, 4, 128, 127, 3}, {8, 4, 8, 0, 13},
+                  {1, 1, 256, 200, 1}, {4, 2, 7, 30, 3},   {2, 2, 15, 0, 18},   {2, 1, 17, 7, 9},
+                  {4, 1, 24, 40, 3},   {2, 2, 31, 0, 17},  {4, 2, 32, 64, 3},   {4, 2, 33, 64, 3}};
     static const fd_op ops[] = {FD_OP_ATTN_SCORES, FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_MIX};
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (size_t o = 0; o < COUNT(ops); o++) {
@@ -104,6 +106,17 @@ Test(simd, attention_equals_scalar) {
                                               shapes[i].pos0, shapes[i].n_pos),
                                what);
         }
+}
+
+/* Every product is lost below binary32's smallest number, as -0; the partial sums that a short head has not are 0. */
+Test(simd, scores_of_short_heads_add_the_zeros_of_the_tree) {
+    static const int32_t lengths[] = {8, 16, 32, 64};
+    for (size_t n = 0; n < COUNT(lengths); n++) {
+        op_case *c = case_attention(FD_OP_ATTN_SCORES, 2, 1, lengths[n], 5, 2);
+        for (int64_t i = 0; i < c->n_in[0]; i++) c->in[0][i] = -1e-30f;
+        for (int64_t i = 0; i < c->n_in[1]; i++) c->in[1][i] = 1e-30f;
+        expect_scalar_bits(c, "products of -0");
+    }
 }
 
 Test(simd, attention_with_window_softcap_and_sinks_equals_scalar) {

@@ -130,10 +130,12 @@ Test(trace_crash, space_taken_ahead_is_given_back_when_the_file_is_closed) {
     const char *path = fixture_path("ahead.h5");
     static const struct {
         const char *name;
-        bool reserved, failed, given_back;
-    } cases[] = {{"nothing was taken, as far as the driver knows", false, false, false},
-                 {"taken", true, false, true},
-                 {"taken, then a write failed", true, true, true}};
+        bool reserved, longer, failed, given_back;
+    } cases[] = {{"nothing was taken, as far as the driver knows", false, false, false, false},
+                 {"taken", true, false, false, true},
+                 {"taken, then a write failed", true, false, true, true},
+                 {"made longer", false, true, false, true},
+                 {"made longer, then a write failed", false, true, true, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fd_h5_target target = {-1};
         fd_h5_guard guard = fd_h5_begin();
@@ -142,12 +144,15 @@ Test(trace_crash, space_taken_ahead_is_given_back_when_the_file_is_closed) {
         fd_h5_release(access);
         cr_assert_geq(file, 0);
         cr_assert_geq(H5Fflush(file, H5F_SCOPE_LOCAL), 0);
-        if (fallocate(target.fd, FALLOC_FL_KEEP_SIZE, 0, AHEAD) != 0) cr_skip_test("this file system reserves nothing");
-        if (cases[i].reserved) target.reserved = AHEAD;
+        int how = cases[i].longer ? 0 : FALLOC_FL_KEEP_SIZE;
+        if (fallocate(target.fd, how, 0, AHEAD) != 0) cr_skip_test("this file system reserves nothing");
+        if (cases[i].reserved) target.ahead.reserved = AHEAD;
+        if (cases[i].longer) target.ahead.length = AHEAD;
         if (cases[i].failed) target.error = ENOSPC;
         cr_assert_geq(H5Fclose(file), 0);
         fd_h5_end(guard);
         cr_assert_eq(stat(path, &there), 0);
+        cr_expect_lt(there.st_size, AHEAD, "%s: %lld bytes long", cases[i].name, (long long)there.st_size);
         cr_expect_eq(there.st_blocks * 512 < AHEAD, cases[i].given_back, "%s: %lld bytes on the disk", cases[i].name,
                      (long long)there.st_blocks * 512);
     }

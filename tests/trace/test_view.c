@@ -1,4 +1,5 @@
-/* A stretch of a trace's file in memory: it moves to what is asked for, and ends where the file ends. */
+/* A stretch of a trace's file in memory, mapped or copied: it moves to what is asked for, and ends where the file
+ * ends. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -68,6 +69,49 @@ Test(view, shows_the_bytes_that_are_there_and_nothing_else) {
         cr_expect(!found || same == cases[k].n, "%s: byte %zu is another", cases[k].what, same);
     }
     fd_trace_view_close(&view);
+    fd_trace_close(trace);
+}
+
+Test(view, copies_the_bytes_that_are_there_and_nothing_else) {
+    enum { SPAN = FD_TRACE_SPAN };
+    static const struct {
+        const char *what;
+        uint64_t at; /* behind the trace */
+        size_t n, had;
+        bool there;
+    } cases[] = {
+        {"the first byte", 0, 1, 1, true},
+        {"the next one, and what follows", 1, 1000, SPAN, true},
+        {"of what followed", 5000, 16000, SPAN, true},
+        {"its last byte", SPAN, 1, SPAN, true},
+        {"a byte of it and one behind it", SPAN, 2, SPAN, true},
+        {"a gap behind it", 2 * SPAN + 9000, 8192, SPAN, true},
+        {"far on, alone", 20 * SPAN, 4096, 4096, true},
+        {"back again, alone", 77, 100000, 100000, true},
+        {"a span", 3, SPAN, SPAN, true},
+        {"a span and a byte", 1, SPAN + 1, 0, false},
+        {"near the end", MORE - 5000, 1000, 1000, true},
+        {"up to the end", MORE - 4000, 4000, 4000, true},
+        {"a byte past the end", MORE - 4095, 4096, 0, false},
+        {"past every file", UINT64_MAX - (1 << 30), 4096, 0, false},
+    };
+    const char *path;
+    uint64_t end;
+    fd_trace *trace = long_file(&path, &end);
+    fd_trace_span span = {0};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const char *found = fd_trace_span_at(trace, &span, end + cases[k].at, cases[k].n);
+        cr_expect_eq(found != NULL, cases[k].there, "%s", cases[k].what);
+        if (!found) continue;
+        cr_expect_eq(span.n, cases[k].had, "%s: %zu bytes were read", cases[k].what, span.n);
+        size_t same = 0;
+        while (same < cases[k].n && found[same] == byte_at(end + cases[k].at + same)) same++;
+        cr_expect_eq(same, cases[k].n, "%s: byte %zu is another", cases[k].what, same);
+    }
+    cr_assert_eq(truncate(path, 4096), 0);
+    cr_expect_null(fd_trace_span_at(trace, &span, end, 4096), "bytes of a file that was cut short");
+    cr_expect_null(fd_trace_span_at(trace, &span, end, 4096), "and again");
+    fd_trace_span_close(&span);
     fd_trace_close(trace);
 }
 
