@@ -8,7 +8,7 @@
 #include "model/weight_rows.h"
 
 /* The slope's error is 1/√n where what else is left is as large as the change itself: 0.03 of so many. */
-enum { MOST_X = 16, MOST_ROWS = 64, FEWEST_ROWS = 16, MOST_ELEMENTS = 1 << 17, FEWEST_VALUES = 64 };
+enum { MOST_X = 16, MOST_ROWS = 64, FEWEST_ROWS = 16, FEW_ROWS = 8, MOST_ELEMENTS = 1 << 17, FEWEST_VALUES = 64 };
 
 /* Of the product. int8 in groups of 16 changes a product by 2e-3 of it. */
 #define LIKE_BINARY32 0x1p-13
@@ -170,9 +170,10 @@ bool fd_requantised_sample_is_right(const fd_requantised_sample *s) {
 
 /* Rows in three forms: the file's, these kept in the grid's type, and the grid's numbers. Only from the second to the third is what
  * quantising does: an engine of 16-bit weights makes the first step alone. */
-static void make_steps(const fd_requantised_sample *s, const fd_requantisation *q, float *kept, float *grid) {
+static void make_steps(const fd_requantised_sample *s, const fd_requantisation *q, int64_t n_row, float *kept,
+                       float *grid) {
     const int64_t n_col = s->weight->n_col;
-    for (int64_t r = 0; r < s->n_row; r++) {
+    for (int64_t r = 0; r < n_row; r++) {
         const float *row = s->rows + r * n_col;
         float *to = grid + r * n_col, *cast = kept + r * n_col;
         memcpy(to, row, sizeof *to * (size_t)n_col);
@@ -185,14 +186,14 @@ static void make_steps(const fd_requantised_sample *s, const fd_requantisation *
     }
 }
 
-fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *s, const fd_requantisation *q) {
-    const int64_t n = s->n_row * s->weight->n_col;
+static fd_requantised_slope slope_of_rows(const fd_requantised_sample *s, const fd_requantisation *q, int64_t n_row) {
+    const int64_t n = n_row * s->weight->n_col, n_value = n_row * (s->n_x ? s->n_x : s->weight->n_col);
     fd_requantised_slope out = {.error = INFINITY};
     float *kept = malloc(2 * sizeof *kept * (size_t)n), *grid = kept + n;
     double rd = 0, dd = 0;
     if (!kept) return out;
-    make_steps(s, q, kept, grid);
-    for (int64_t i = 0; i < s->n; i++) {
+    make_steps(s, q, n_row, kept, grid);
+    for (int64_t i = 0; i < n_value; i++) {
         const double d = value_at(s, grid, i), r = s->left[i] - (q->dtype == FD_F32 ? 0 : value_at(s, kept, i));
         rd += r * d;
         dd += d * d;
@@ -202,8 +203,12 @@ fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *s, con
     free(kept);
     if (!(dd > 0)) return out;
     out.slope = rd / dd;
-    out.error = sqrt(fmax(out.before - out.slope * rd, 0) / dd / (double)s->n);
+    out.error = sqrt(fmax(out.before - out.slope * rd, 0) / dd / (double)n_value);
     return out;
+}
+
+fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *s, const fd_requantisation *q) {
+    return slope_of_rows(s, q, s->n_row);
 }
 
 /* The grid of one engine is that of another but for a last place here and there, so a slope of 1 may be a tenth off. Twelve standard
@@ -214,6 +219,12 @@ fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *s, con
 
 bool fd_requantised_fits(const fd_requantised_slope *s) {
     return s->slope > FAR * s->error && fabs(s->slope - 1) <= NEAR + 3 * s->error && s->after <= EXPLAINS * s->before;
+}
+
+/* Of a few rows, five standard errors from 1. */
+bool fd_requantised_may_fit(const fd_requantised_sample *s, const fd_requantisation *q) {
+    const fd_requantised_slope few = slope_of_rows(s, q, s->n_row < FEW_ROWS ? s->n_row : FEW_ROWS);
+    return fabs(few.slope - 1) <= NEAR + 5 * few.error;
 }
 
 bool fd_requantised_refuted(const fd_requantised_slope *s) {

@@ -30,6 +30,9 @@ typedef struct fd_requantised_slope {
 } fd_requantised_slope;
 fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *sample, const fd_requantisation *q);
 
+/* The same of a few rows, before all are asked. */
+bool fd_requantised_may_fit(const fd_requantised_sample *sample, const fd_requantisation *q);
+
 /* 1, or 0, as near as the rows tell. */
 bool fd_requantised_fits(const fd_requantised_slope *s);
 bool fd_requantised_refuted(const fd_requantised_slope *s);

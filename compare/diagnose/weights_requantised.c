@@ -35,6 +35,9 @@ static double left_of(const fd_requantised_sample *s, const fd_requantisation *q
     return isfinite(slope.error) && s->size > 0 ? slope.after / s->size : INFINITY;
 }
 
+/* Scales in 16 bits move the numbers of a fine grid by steps. */
+enum { MOVED_BY_SCALES = 6 };
+
 /* All grids whose numbers are kept in one of `n_way` ways from `way` on; the best that fits. */
 static bool try_grids(const fd_requantised_sample *s, int32_t way, int32_t n_way, fd_requantisation *best) {
     enum { MOST_GRIDS = 1024 };
@@ -48,7 +51,9 @@ static bool try_grids(const fd_requantised_sample *s, int32_t way, int32_t n_way
         fd_requantisation_at(i / n_way, &q);
         fd_requantisation_keep(&q, way + i % n_way);
         of[i] = (fd_requantised_slope){.error = INFINITY};
-        if (fd_requantisation_fits(&q, s->weight->n_col)) of[i] = fd_requantised_slope_of(s, &q);
+        const bool told = way == 0 || q.bits >= MOVED_BY_SCALES;
+        if (told && fd_requantisation_fits(&q, s->weight->n_col) && fd_requantised_may_fit(s, &q))
+            of[i] = fd_requantised_slope_of(s, &q);
     }
     for (int32_t i = 0; i < n; i++)
         if (fd_requantised_fits(&of[i]) && (at < 0 || of[i].after < of[at].after)) at = i;
@@ -58,7 +63,6 @@ static bool try_grids(const fd_requantised_sample *s, int32_t way, int32_t n_way
     return true;
 }
 
-/* Scales in 16 bits move the numbers of a fine grid by steps. */
 static bool try_all(const fd_requantised_sample *s, fd_requantisation *best) {
     return try_grids(s, 0, 1, best) || try_grids(s, 1, FD_REQUANTISATION_WAYS - 1, best);
 }
