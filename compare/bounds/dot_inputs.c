@@ -42,14 +42,12 @@ bool fd_dot_is_of_integers(const fd_weight *weight) {
 }
 
 static fd_dot_type beside(const fd_numerics_class *c, const fd_weight *weight) {
-    const uint32_t dtype = weight->dtype;
-    const bool integers = fd_dot_is_of_integers(weight);
+    const fd_dtype_info *info = fd_dtype_get(weight->dtype);
     if (c->plain_products) return FD_DOT_AS_IS;
-    if (integers && c->own_block)
-        return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;
-    if (integers && c->cuda_kernels) return FD_DOT_Q8_0;
-    if (integers) return fd_dtype_get(dtype)->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
-    return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
+    if (!fd_dot_is_of_integers(weight))
+        return weight->dtype == FD_F16 ? FD_DOT_F16 : weight->dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
+    if (c->own_block) return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;
+    return !c->cuda_kernels && info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
 }
 
 bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight) {

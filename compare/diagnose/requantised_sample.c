@@ -16,6 +16,7 @@ enum { MOST_X = 16, MOST_ROWS = 64, FEWEST_ROWS = 16, FEW_ROWS = 8, MOST_ELEMENT
 void fd_requantised_sample_free(fd_requantised_sample *s) {
     free(s->rows);
     free(s->x);
+    free(s->plain);
     free(s->left);
     *s = (fd_requantised_sample){0};
 }
@@ -94,8 +95,9 @@ static fd_code sample_embedding(const fd_requantised_options *o, const fd_node *
     const int32_t *tokens = fd_trace_tokens(o->cand);
     s->rows = malloc(sizeof *s->rows * (size_t)(n * n_col));
     s->x = malloc(sizeof *s->x * (size_t)n_col);
+    s->plain = malloc(sizeof *s->plain * (size_t)(n * n_col));
     s->left = malloc(sizeof *s->left * (size_t)(n * n_col));
-    if (!s->rows || !s->x || !s->left) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
+    if (!s->rows || !s->x || !s->plain || !s->left) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
     for (int64_t k = 0; k < n; k++) {
         const int32_t pos = (int32_t)spread(k, n, o->n_pos);
         bool there;
@@ -103,7 +105,10 @@ static fd_code sample_embedding(const fd_requantised_options *o, const fd_node *
         if (!there || tokens[pos] < 0 || tokens[pos] >= s->weight->n_row) continue;
         float *row = s->rows + s->n_row * n_col;
         fd_weight_row(s->weight, tokens[pos], row);
-        for (int64_t i = 0; i < n_col; i++, s->n++) s->left[s->n] = (double)s->x[i] - (double)row[i];
+        for (int64_t i = 0; i < n_col; i++, s->n++) {
+            s->plain[s->n] = (double)row[i];
+            s->left[s->n] = (double)s->x[i] - s->plain[s->n];
+        }
         s->n_row++;
     }
     return FD_OK;
@@ -119,9 +124,11 @@ static fd_code sample_product(const fd_requantised_options *o, const fd_node *no
     float *given = malloc(sizeof *given * (size_t)(n * n_out));
     s->rows = malloc(sizeof *s->rows * (size_t)(n_row * n_col));
     s->x = malloc(sizeof *s->x * (size_t)(n * n_col));
+    s->plain = malloc(sizeof *s->plain * (size_t)(n_row * n));
     s->left = malloc(sizeof *s->left * (size_t)(n_row * n));
-    fd_code code =
-        given && s->rows && s->x && s->left ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
+    fd_code code = given && s->rows && s->x && s->plain && s->left
+                       ? FD_OK
+                       : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
     for (int64_t k = 0; k < n && code == FD_OK; k++) {
         const int32_t pos = (int32_t)spread(k, n, o->n_pos);
         bool gave = false, read = false;
@@ -136,7 +143,8 @@ static fd_code sample_product(const fd_requantised_options *o, const fd_node *no
         for (int64_t k = 0; k < s->n_x; k++) {
             const int64_t at = spread(r, n_row, n_out), i = r * s->n_x + k;
             const double b = bias ? (double)fd_weight_element(bias, at) : 0;
-            s->left[i] = (double)given[k * n_out + at] - b - value_at(s, s->rows, i);
+            s->plain[i] = value_at(s, s->rows, i);
+            s->left[i] = (double)given[k * n_out + at] - b - s->plain[i];
         }
     }
     free(given);
@@ -152,8 +160,7 @@ fd_code fd_requantised_sample_open(const fd_requantised_options *o, int32_t id, 
     FD_TRY(node->op == FD_OP_EMBED ? sample_embedding(o, node, s, err) : sample_product(o, node, s, err));
     double left = 0;
     for (int64_t i = 0; i < s->n; i++) {
-        const double y = value_at(s, s->rows, i);
-        s->size += y * y;
+        s->size += s->plain[i] * s->plain[i];
         left += s->left[i] * s->left[i];
     }
     *known = s->n >= FEWEST_VALUES && isfinite(left) && isfinite(s->size);
@@ -186,21 +193,43 @@ static void make_steps(const fd_requantised_sample *s, const fd_requantisation *
     }
 }
 
+/* A position's values less what is a multiple of them all: a norm that is off, or a grid whose steps are all a bit longer, tells
+ * nothing of the other. */
+static void take_factor_away(const double *plain, double *values, int64_t n, int64_t stride) {
+    double yy = 0, vy = 0;
+    for (int64_t i = 0; i < n * stride; i += stride) yy += plain[i] * plain[i], vy += values[i] * plain[i];
+    for (int64_t i = 0; i < n * stride && yy > 0; i += stride) values[i] -= vy / yy * plain[i];
+}
+
+static void take_factors_away(const fd_requantised_sample *s, double *values, int64_t n_row) {
+    const int64_t n_col = s->weight->n_col, n_group = s->n_x ? s->n_x : n_row;
+    for (int64_t k = 0; k < n_group; k++) {
+        const int64_t first = s->n_x ? k : k * n_col;
+        take_factor_away(s->plain + first, values + first, s->n_x ? n_row : n_col, s->n_x ? s->n_x : 1);
+    }
+}
+
 static fd_requantised_slope slope_of_rows(const fd_requantised_sample *s, const fd_requantisation *q, int64_t n_row) {
     const int64_t n = n_row * s->weight->n_col, n_value = n_row * (s->n_x ? s->n_x : s->weight->n_col);
     fd_requantised_slope out = {.error = INFINITY};
     float *kept = malloc(2 * sizeof *kept * (size_t)n), *grid = kept + n;
-    double rd = 0, dd = 0;
-    if (!kept) return out;
-    make_steps(s, q, n_row, kept, grid);
-    for (int64_t i = 0; i < n_value; i++) {
-        const double d = value_at(s, grid, i), r = s->left[i] - (q->dtype == FD_F32 ? 0 : value_at(s, kept, i));
-        rd += r * d;
-        dd += d * d;
-        out.before += r * r;
-        out.after += (r - d) * (r - d);
+    double *d = malloc(3 * sizeof *d * (size_t)n_value), *r = d + n_value, *left = r + n_value, rd = 0, dd = 0;
+    if (kept && d) make_steps(s, q, n_row, kept, grid);
+    for (int64_t i = 0; i < n_value && kept && d; i++) {
+        d[i] = value_at(s, grid, i);
+        left[i] = s->left[i];
+        r[i] = left[i] - (q->dtype == FD_F32 ? 0 : value_at(s, kept, i));
+    }
+    if (kept && d) take_factors_away(s, d, n_row), take_factors_away(s, r, n_row), take_factors_away(s, left, n_row);
+    for (int64_t i = 0; i < n_value && kept && d; i++) {
+        rd += r[i] * d[i];
+        dd += d[i] * d[i];
+        out.file += left[i] * left[i];
+        out.before += r[i] * r[i];
+        out.after += (r[i] - d[i]) * (r[i] - d[i]);
     }
     free(kept);
+    free(d);
     if (!(dd > 0)) return out;
     out.slope = rd / dd;
     out.error = sqrt(fmax(out.before - out.slope * rd, 0) / dd / (double)n_value);
@@ -218,7 +247,8 @@ fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *s, con
 #define EXPLAINS 0.9 /* of the squares at most so many are left */
 
 bool fd_requantised_fits(const fd_requantised_slope *s) {
-    return s->slope > FAR * s->error && fabs(s->slope - 1) <= NEAR + 3 * s->error && s->after <= EXPLAINS * s->before;
+    const bool explains = s->after <= EXPLAINS * fmin(s->file, s->before); /* the grid of Q8_0 may be the file's own */
+    return explains && s->slope > FAR * s->error && fabs(s->slope - 1) <= NEAR + 3 * s->error;
 }
 
 /* Of a few rows, five standard errors from 1. */

@@ -9,9 +9,9 @@ typedef struct fd_requantised_sample {
     const fd_weight *weight; /* borrowed */
     int64_t n_row, n_x;      /* rows of the weight; rows that they are multiplied with, of an embedding 0 */
     float *rows, *x;         /* [n_row, n_col], [n_x, n_col]; owned */
-    double *left;            /* [n] the candidate less what the file's rows give; owned */
+    double *plain, *left;    /* [n] what the file's rows give, and the candidate less that; owned */
     int64_t n;
-    double size; /* Σ of what they give, squared */
+    double size; /* Σ of plain, squared */
 } fd_requantised_sample;
 
 /* *known: the candidate recorded what the node gives, and what it reads, or what gives that row by row. Freed with
@@ -25,8 +25,8 @@ bool fd_requantised_sample_is_right(const fd_requantised_sample *sample);
 
 typedef struct fd_requantised_slope {
     double slope, error; /* error INFINITY: it changes nothing here, or memory ran out */
-    double before,
-        after; /* Σ of squares that is left with the file's rows, kept in the grid's type, and with the grid's */
+    double file, before,
+        after; /* Σ of squares left: by the file's rows, by these kept in the grid's type, by the grid's */
 } fd_requantised_slope;
 fd_requantised_slope fd_requantised_slope_of(const fd_requantised_sample *sample, const fd_requantisation *q);
 
