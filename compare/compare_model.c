@@ -11,6 +11,7 @@
 #include "compare/diagnose/step_before.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/twins.h"
+#include "compare/diagnose/weights_requantised.h"
 #include "compare/diff/token_split.h"
 #include "compare/doubt_class.h"
 #include "compare/doubt_values.h"
@@ -250,12 +251,22 @@ static fd_code replay_both(fd_comparison *c, fd_error *err) {
     return code;
 }
 
+/* The candidate's weights, where it recorded no hashes of them: what is replayed with others would blame every op. */
+static fd_code find_requantised(fd_comparison *c, fd_error *err) {
+    const fd_numerics_class *numerics = c->o->numerics ? c->o->numerics : fd_class_of_trace(c->o->cand);
+    const bool exact = numerics && numerics->exact; /* our own, or it says that it has our bits */
+    if (exact || c->verdict->weights.compared || c->verdict->status == FD_IDENTICAL) return FD_OK;
+    const fd_requantised_options how = {c->o->graph, c->o->cand, c->o->op, fd_trace_n_pos(c->o->cand)};
+    return fd_weights_find_requantised(&how, &c->verdict->weights, &c->loaded[FD_CANDIDATE], err);
+}
+
 fd_code fd_compare_with_model(const fd_compare_model_options *options, fd_verdict *verdict, fd_error *err) {
     fd_comparison c = {.o = options, .verdict = verdict};
     if (verdict->counts.n_compared == 0) return FD_OK;
     c.memo = fd_product_memo_new(FD_MEMO_MOST);
     fd_code code = fd_weights_against_model(options->graph, options->ref, options->cand, verdict,
                                             &c.loaded[FD_REFERENCE], &c.loaded[FD_CANDIDATE], err);
+    if (code == FD_OK) code = find_requantised(&c, err);
     bool no_reason_to = verdict->status == FD_IDENTICAL || verdict->divergence.kind == FD_DIVERGED_SHAPE;
     if (code == FD_OK && !no_reason_to) {
         code = fd_trace_pair_open(options->ref, options->cand, &c.pair, err);

@@ -153,6 +153,7 @@ typedef struct fd_verdict_weights {
     char fault[64], summary[192];
     char same_as[192];   /* faults with the same bytes in every one of these weights; "" */
     int32_t n_explained; /* of n_differ, by it */
+    bool by_values; /* no hashes were recorded: what ops gave tells which weights they had, of n_explained */
     bool replayed;       /* the ops were judged with the weights as this run had them */
     int32_t n_unjudged;  /* nodes that read an unknown weight: not judged */
 } fd_verdict_weights;

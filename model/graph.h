@@ -100,6 +100,7 @@ typedef struct fd_weight {
     int64_t n_col;    /* contiguous: inputs */
     const void *data; /* n_row rows of fd_dtype_row_bytes(dtype, n_col); borrowed from the GGUF or from a fault */
     uint64_t bytes;
+    bool requantised; /* its values are what integers stand for that an engine made of the file's, whatever dtype says */
 } fd_weight;
 
 enum { FD_MAX_STATE = 256, FD_MAX_GROUPS = 64, FD_MAX_INPUTS = 2, FD_MAX_WEIGHTS = 2, FD_MAX_SHAPE = 2 };

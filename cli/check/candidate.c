@@ -6,6 +6,7 @@
 
 #include "cli/check/choose_map.h"
 #include "cli/check/doubt_dump.h"
+#include "cli/check/kept_rows.h"
 #include "cli/check/rank_dumps.h"
 #include "cli/check/split_steps.h"
 #include "cli/import/auto_map.h"
@@ -196,6 +197,13 @@ static fd_code count_unmatched(const opening *o, size_t *n, fd_error *err) {
     return FD_OK;
 }
 
+static fd_code find_order_of_rows(opening *o, fd_error *err) {
+    o->how.map = o->map;
+    if (!fd_cli_may_keep_rows(o->map, o->how.graph)) return FD_OK;
+    FD_TRY(run_reference(o, err));
+    return fd_cli_keeps_rows(o->source, &o->how, *o->ref, &o->how.rows_kept, err);
+}
+
 /* What a built-in map leaves over of a folder or archive is asked of the values. */
 static fd_code complete_map(opening *o, fd_error *err) {
     char *found = NULL, *text = NULL, name[128];
@@ -208,6 +216,7 @@ static fd_code complete_map(opening *o, fd_error *err) {
     FILE *memory = code == FD_OK ? open_memstream(&text, &size) : NULL;
     if (memory) fd_cli_put_rules(memory, builtin, builtin_size, found);
     if (code == FD_OK && (!memory || fclose(memory) != 0)) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+    if (code == FD_OK && o->how.rows_kept) fd_cli_drop_halves(text);
     if (code == FD_OK) code = keep_map(o, text, size, err);
     if (code == FD_OK) {
         snprintf(name, sizeof name, "%s (+ values)", o->map->name);
@@ -263,6 +272,7 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     FD_TRY(say_tokens(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
     if (o->map && !in->map) fd_cli_leave_few_misfits(o->source, o->map, &o->how);
+    if (o->map && !in->map && !o->of_ranks) FD_TRY(find_order_of_rows(o, err));
     if (!o->map)
         FD_TRY(find_map(o, err));
     else if (!in->map && !o->of_ranks && !fd_source_names(o->source))

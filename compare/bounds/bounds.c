@@ -20,7 +20,8 @@ static int digits_of(double u) {
     return u > 0 ? (int)lrint(-log2(u)) : 53;
 }
 
-double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
+double fd_bound_weight_roundoff(const fd_numerics_class *c, const fd_weight *weight) {
+    const uint32_t dtype = weight->dtype;
     /* ggml-cuda makes d·scale and dmin·min of a block of 32 in binary16, and the sum of x that the min is multiplied
      * with: as for activations, errors that 32 elements share. Of w = d·scale·q − dmin·min with q even over 0 … 15
      * the two terms have 2.5 times the root mean square of w. */
@@ -29,7 +30,8 @@ double fd_bound_weight_roundoff(const fd_numerics_class *c, uint32_t dtype) {
     if (c->u_shown > 0 && c->u_out > 0x1p-24) return c->u_shown;
     bool blocks = c->q8_activations || (c->replays_inputs && !(c->u_factor > 0));
     if (blocks && fd_bound_has_sums(dtype)) return FD_BOUND_U_OF_SUMS;
-    if (c->q8_activations && dtype != FD_F32) return 0; /* they meet activations in a type that holds them */
+    if (c->q8_activations && (dtype != FD_F32 || weight->requantised))
+        return 0; /* they meet activations in a type that holds them */
     /* binary16 fits TF32 and binary16, bfloat16 fits TF32 and bfloat16; anything else is dequantised and rounded. */
     bool f16_fits = c->u_in <= 2 * 0x1p-11, bf16_fits = c->tiny_in < 0x1p-24;
     return (dtype == FD_F16 && f16_fits) || (dtype == FD_BF16 && bf16_fits) ? 0 : c->u_in;
@@ -63,7 +65,7 @@ static void add_rounding(const fd_numerics_class *c, const double *x, int64_t n,
  * activations to the weights' type, with binary32 ones as the class says. */
 static void add_q8_error(const fd_numerics_class *c, const fd_weight *w, const double *x, int64_t n, double *e) {
     const fd_dtype_info *type = fd_dtype_get(w->dtype);
-    if (!type->is_quantised)
+    if (!fd_dot_is_of_integers(w))
         add_rounding(c, x, n, w->dtype == FD_F32 ? c->u_in : fd_dtype_roundoff(w->dtype), fd_dtype_tiny(w->dtype), e);
     else
 #pragma omp parallel for if (n > FD_BOUND_MANY / 16)

@@ -37,14 +37,17 @@ static fd_dot_type type_of_class(const fd_numerics_class *c) {
     return c->u_factor > 0x1p-10 ? FD_DOT_BF16 : c->tiny_in < 0x1p-24 ? FD_DOT_TF32 : FD_DOT_F16;
 }
 
-static fd_dot_type beside(const fd_numerics_class *c, uint32_t dtype) {
-    const fd_dtype_info *info = fd_dtype_get(dtype);
+bool fd_dot_is_of_integers(const fd_weight *weight) {
+    return weight->requantised || fd_dtype_get(weight->dtype)->is_quantised;
+}
+
+static fd_dot_type beside(const fd_numerics_class *c, const fd_weight *weight) {
+    const fd_dtype_info *info = fd_dtype_get(weight->dtype);
     if (c->plain_products) return FD_DOT_AS_IS;
-    if (info->is_quantised && c->own_block)
-        return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;
-    if (info->is_quantised && c->cuda_kernels) return FD_DOT_Q8_0;
-    if (info->is_quantised) return info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
-    return dtype == FD_F16 ? FD_DOT_F16 : dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
+    if (!fd_dot_is_of_integers(weight))
+        return weight->dtype == FD_F16 ? FD_DOT_F16 : weight->dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
+    if (c->own_block) return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;
+    return !c->cuda_kernels && info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
 }
 
 bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight) {
@@ -60,7 +63,7 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
     case FD_OP_HEAD_MATMUL:
     case FD_OP_EXPERT_MATMUL:
         if (of_class) return type_of_class(c);
-        return weight ? beside(c, weight->dtype) : FD_DOT_AS_IS;
+        return weight ? beside(c, weight) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX: return c->u_kv > 0 && !c->own_attention ? FD_DOT_F16 : FD_DOT_AS_IS;
     default: return FD_DOT_AS_IS;
@@ -108,7 +111,7 @@ static bool has_other_factors(const fd_numerics_class *c, const fd_graph *graph)
         if (node->weight[0] < 0) continue;
         const fd_weight *weight = &graph->weights[node->weight[0]];
         fd_dot_type type = fd_dot_type_of(c, node, weight, 0);
-        if ((c->plain_products || type != FD_DOT_AS_IS) && type != beside(&ggml, weight->dtype)) return true;
+        if ((c->plain_products || type != FD_DOT_AS_IS) && type != beside(&ggml, weight)) return true;
     }
     return false;
 }

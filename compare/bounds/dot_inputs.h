@@ -38,6 +38,9 @@ typedef enum fd_block_rule {
 /* Products with a weight. */
 bool fd_dot_is_product(fd_op op);
 
+/* Are the weight's values integers with scales, in the file or by the engine's own doing? */
+bool fd_dot_is_of_integers(const fd_weight *weight);
+
 /* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
 fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
 

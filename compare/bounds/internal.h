@@ -75,6 +75,6 @@ typedef struct fd_bound_products {
 void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *products);
 
 /* Unit roundoff of weights that a float dot product rounds: none where the class's inputs hold the weight's type. */
-double fd_bound_weight_roundoff(const fd_numerics_class *numerics, uint32_t dtype);
+double fd_bound_weight_roundoff(const fd_numerics_class *numerics, const fd_weight *weight);
 
 #endif

@@ -1,6 +1,7 @@
 /* MATMUL and EMBED: the ops that read a weight matrix. */
 #include <stdlib.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/bounds/internal.h"
 #include "compare/products/products.h"
 #include "model/weight_rows.h"
@@ -14,9 +15,9 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     const fd_weight *w = p->weight;
     const fd_numerics_class *c = work->c;
     int64_t n = w->n_col, n_pos = p->n_pos, most = MOST_SUMS / n_pos;
-    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_rounding(c, fd_bound_weight_roundoff(c, w->dtype));
+    double lambda = fd_bound_lambda_of(work, n), u_w = fd_bound_rounding(c, fd_bound_weight_roundoff(c, w));
     double u_acc = w->dtype == FD_F16 ? fmax(c->u_acc, c->u_acc_f16) : c->u_acc;
-    bool cut = c->in_truncates && (!c->q8_activations || w->dtype == FD_F32);
+    bool cut = c->in_truncates && (!c->q8_activations || (w->dtype == FD_F32 && !w->requantised));
     double typical = fd_bound_typical_chain(work, u_acc, n);
     double u_chain = c->typical ? 0 : lambda * u_acc * sqrt((double)n), u_mean = cut ? 2 * c->u_in : 0;
     double t = u_w > 0 ? c->tiny_in / 2 : 0, *size = work->scratch, *variance = size + n_pos * n;
@@ -38,8 +39,7 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
     for (int64_t first = 0; first < p->n_out && code == FD_OK; first += most) {
         int64_t n_row = p->n_out - first < most ? p->n_out - first : most;
         fd_product rows = {.weight = w, .first_row = p->first_row + first, .n_row = n_row, .n_pos = n_pos};
-        code = fd_products_weigh(work->args->device, work->args->memo, &rows, size, variance, sums, squares,
-                                 work->err);
+        code = fd_products_weigh(work->args->device, work->args->memo, &rows, size, variance, sums, squares, work->err);
 #pragma omp parallel for schedule(static) if (n_row * n_pos > FD_BOUND_MANY / 64)
         for (int64_t r = 0; r < n_row * (code == FD_OK); r++) {
             float bias = p->bias ? fabsf(fd_weight_row_element(p->bias, p->bias_row, first + r)) : 0;
@@ -73,8 +73,9 @@ void fd_bound_matmul(const fd_bound_work *work) {
  * no more bits than binary32 in any order. */
 void fd_bound_embed(const fd_bound_work *work) {
     uint32_t dtype = work->op->weight[0]->dtype;
-    bool with_minimum = fd_dtype_get(dtype)->is_quantised && dtype != FD_Q8_0 && dtype != FD_Q4_0 && dtype != FD_Q5_0 &&
-                        dtype != FD_Q3_K && !fd_has_codes(dtype);
+    bool integers = fd_dot_is_of_integers(work->op->weight[0]);
+    bool with_minimum = integers && dtype != FD_Q8_0 && dtype != FD_Q4_0 && dtype != FD_Q5_0 && dtype != FD_Q3_K &&
+                        !fd_has_codes(dtype);
     for (int64_t r = 0; r < work->op->n_pos; r++) {
         const double *y = work->y + r * work->stride;
         double most = 0;

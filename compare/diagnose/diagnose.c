@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/diagnose/asked_rows.h"
+#include "compare/diagnose/hidden_scores.h"
 #include "compare/diagnose/later_rows.h"
 
 typedef struct recorded {
@@ -35,8 +36,7 @@ static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error
     float *rows = malloc(sizeof *rows * (size_t)(n * stride));
     double *row = malloc(2 * sizeof *row * (size_t)stride); /* and scratch after it */
     bool present = in_trace >= 0;
-    fd_code code = FD_OK;
-    if (!rows || !row) code = fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
+    fd_code code = rows && row ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
     for (int32_t p = 0; p < n && present && code == FD_OK; p++) {
         code = fd_replay_read_row(r->o->trace, in_trace, node, first + p, r->at.n_kv, row + stride, row, &present, err);
         const bool lacks = !present && code == FD_OK && may_lack(r, node, first, p);
@@ -44,12 +44,10 @@ static fd_code read_rows(recorded *r, const fd_node *node, float **out, fd_error
         if (lacks) memset(rows + p * stride, 0, sizeof *rows * (size_t)stride);
         present |= lacks;
     }
+    if (present && code == FD_OK) code = fd_hide_scores(r->o, node, first, n, r->at.n_kv, rows, err);
     free(row);
-    if (!present || code != FD_OK) {
-        free(rows);
-        rows = NULL;
-    }
-    *out = rows;
+    *out = present && code == FD_OK ? rows : NULL;
+    if (!*out) free(rows);
     return code;
 }
 

@@ -37,6 +37,16 @@ static bool has_bias(const fd_node *node) {
     return node->op == FD_OP_MATMUL && node->weight[1] >= 0;
 }
 
+/* Bounds have room for few digits of it, too. */
+#define NEAR_ROOT 2e-6
+
+/* The root of a whole number, or one over it: sqrt(head_dim). The factor itself where there is none near. */
+static double root_near(double factor) {
+    const double square = factor * factor, whole = round(square >= 1 ? square : 1 / square);
+    const double root = square >= 1 ? sqrt(whole) : 1 / sqrt(whole);
+    return fabs(root / fabs(factor) - 1) <= NEAR_ROOT ? copysign(root, factor) : factor;
+}
+
 static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id};
     double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
@@ -48,6 +58,8 @@ static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis earlier = {.guess = FD_GUESS_ROWS, .node = node->id, .n = 1};
     if (h.end - h.first < fd_node_width(node)) earlier.first = h.first, earlier.end = h.end;
     if (!node->over_kv && node->op != FD_OP_KV_WRITE && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &earlier, err));
+    h.value = root_near(factor);
+    if ((h.value < factor || h.value > factor) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     for (double unit = 1; unit <= 1e7 && !fd_trial_fits(t); unit *= 10) {
         h.value = round(factor * unit) / unit;
         bool again = h.value <= rounded && h.value >= rounded; /* the same digits */

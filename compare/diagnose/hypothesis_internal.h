@@ -44,6 +44,9 @@ void fd_hypothesis_attended(const fd_hypothesis *h, const fd_node *node, const f
 /* FD_OWN_LOW_RANK: rows in place. */
 void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out);
 
+/* Adds what `value` is of the model's sizes: ", equal to sqrt(head_dim)"; nothing, where it is none (hypothesis_sizes.c). */
+void fd_hypothesis_say_size(double value, const fd_graph *graph, char *to, size_t size);
+
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);

@@ -47,6 +47,7 @@ static void factor_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
         SAY("%s zero", some ? where : "it is");
     else
         SAY("%s %.6g times the right ones%s", where, h->value, h->before_bias ? ", but for the bias" : "");
+    fd_hypothesis_say_size(h->value, graph, to, size);
 }
 
 static void state_text(const fd_hypothesis *h, char *to, size_t size) {
@@ -152,6 +153,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             if (n == 1) file = here;
         }
         SAY("%s %.6g%s", p->words, h->value, h->n ? ", with the frequencies of the whole" : "");
+        if (p->type == FD_PARAMETER_F32) fd_hypothesis_say_size(h->value, graph, to, size);
         if (!differ) snprintf(to + strlen(to), size - strlen(to), "; the file says %.6g", file);
         break;
     }
@@ -179,6 +181,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
                 : fabs(h->value - 0.6931471805599453) < 1e-5 ? ", which is ln 2: 2^x for e^x"
                 : fabs(h->value - 1.4426950408889634) < 1e-5 ? ", which is 1 / ln 2: e^x for 2^x"
                                                              : "");
+        fd_hypothesis_say_size(h->value, graph, to, size);
         break;
     case FD_GUESS_INPUT_TAIL:
         if (h->node >= 0 && node->op == FD_OP_ATTN_MIX) {

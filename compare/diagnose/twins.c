@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compare/diagnose/asked_rows.h"
+#include "compare/diagnose/parameters.h"
 
 /* Scores depend on the difference of two positions. The last one first, it has the other sign, as where RoPE rotates the other way
  * round; in a step whose rows all have one position it is 0, whichever that is. */
@@ -56,6 +57,29 @@ static bool other_side_of(const fd_hypothesis *h, const fd_diagnose_options *ask
     return false;
 }
 
+/* Turned twice is turned by twice the position, wherever it is seen. */
+static bool doubled(const fd_hypothesis *h, const fd_graph *graph, fd_hypothesis *out) {
+    if (h->guess != FD_GUESS_FAULT || strcmp(fd_fault_at(h->fault)->name, "rope_twice") != 0) return false;
+    *out = *h;
+    out->guess = FD_GUESS_PARAMETER;
+    out->fault = out->which = 0;
+    while (strcmp(fd_parameters[out->which].name, "other_rope_factor") != 0) out->which++;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ROPE && (h->node < 0 || h->node == i)) {
+            const double file = fd_parameter_of(&fd_parameters[out->which], &graph->nodes[i]);
+            out->value = file > 0 ? file / 2 : 0.5;
+            return true;
+        }
+    return false;
+}
+
+/* Number k of the kinds of twins. RoPE's own results tell the first ones apart. */
+static bool kind_of_twin(const fd_diagnose_options *ask, int k, const fd_hypothesis *h, fd_hypothesis *out) {
+    const bool through = ask->finding->span_first != ask->finding->node;
+    if (k < N_TWIN) return through && twin_of(h, ask->trace, k, out);
+    return k == N_TWIN ? through && other_side_of(h, ask, out) : doubled(h, ask->graph, out);
+}
+
 static void add(const fd_diagnose_options *ask, const fd_hypothesis *twin, fd_explanation *e) {
     fd_explain_fit *beside = &e->remaining[e->n_remaining++];
     *beside = e->remaining[0];
@@ -66,18 +90,17 @@ static void add(const fd_diagnose_options *ask, const fd_hypothesis *twin, fd_ex
 }
 
 fd_code fd_add_twins(const fd_diagnose_options *ask, fd_explanation *e, fd_error *err) {
-    const bool through = ask->finding->span_first != ask->finding->node;
     const int32_t n = e->n_remaining;
     fd_diagnose_options how = *ask;
     how.as_it_is = true;
     how.rows_alone = e->rows_alone;
-    if (!e->named || e->slope_rows > 0 || !through) return FD_OK;
-    for (int k = 0; k <= N_TWIN; k++)
+    if (!e->named || e->slope_rows > 0) return FD_OK;
+    for (int k = 0; k < N_TWIN + 2; k++)
         for (int32_t i = 0; i < n && i < FD_MAX_REMAINING; i++) {
             const fd_hypothesis *h = &e->remaining[i].hypothesis;
             fd_hypothesis twin;
             bool fits = false;
-            if (!(k < N_TWIN ? twin_of(h, ask->trace, k, &twin) : other_side_of(h, ask, &twin))) continue;
+            if (!kind_of_twin(ask, k, h, &twin)) continue;
             FD_TRY(fd_diagnose_fits(&how, &twin, &fits, err));
             if (fits && e->n_remaining < FD_MAX_REMAINING) add(ask, &twin, e);
         }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/diagnose/weights_internal.h"
+#include "compare/diagnose/weights_requantised.h"
 
 /* ---- lists ---- */
 
@@ -17,7 +18,9 @@ static void free_differences(fd_weight_differences *d) {
 void fd_loaded_weights_free(fd_loaded_weights *loaded) {
     fd_graph_free(loaded->graph);
     for (int32_t i = 0; i < loaded->n_owner; i++) fd_fault_owner_free(loaded->owners[i]);
+    for (int32_t i = 0; i < loaded->n_rows; i++) free(loaded->rows[i]);
     free(loaded->owners);
+    free(loaded->rows);
     free(loaded->unknown);
     *loaded = (fd_loaded_weights){0};
 }
@@ -163,6 +166,8 @@ static fd_code check_side(const fd_graph *graph, const fd_trace *trace, fd_weigh
         if (!explained) code = fd_fail(err, FD_ERR_MEMORY, "weights that differ: out of memory");
         if (code == FD_OK) code = fd_weights_match_model(graph, &list.items[0], v, err);
         if (code == FD_OK) code = fd_weights_find_fault(graph, &list, v, loaded, explained, err);
+        if (code == FD_OK && !v->named)
+            code = fd_weights_match_requantised(graph, &list, v, loaded, explained, err);
         if (code == FD_OK) code = mark_unknown(graph, &list, explained, loaded, err);
         v->replayed = loaded->graph != NULL;
         v->n_unjudged = loaded->n_unknown;

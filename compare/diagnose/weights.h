@@ -13,6 +13,8 @@ typedef struct fd_loaded_weights {
     fd_graph *graph;         /* the model's with the weights as the run had them; NULL: the model's own. Owned */
     fd_fault_owner **owners; /* [n_owner] of the replaced bytes; owned */
     int32_t n_owner;
+    void **rows; /* [n_rows] of weights that were quantised again; owned */
+    int32_t n_rows;
     bool *unknown; /* [n_node] reads a weight whose values are unknown; NULL: none does. Owned */
     int32_t n_unknown;
 } fd_loaded_weights;

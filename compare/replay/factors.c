@@ -100,7 +100,7 @@ fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_ar
     const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
     const fd_weight *weight = args.weight[0];
     fd_numerics_class own = *replay->o.numerics;
-    if (!fd_dot_is_product(node->op) || (fd_dtype_get(weight->dtype)->is_quantised && !own.cuda_kernels)) return FD_OK;
+    if (!fd_dot_is_product(node->op) || (fd_dot_is_of_integers(weight) && !own.cuda_kernels)) return FD_OK;
     if (!is_as_ggml(&own) || all_are_near(replay, stride)) return FD_OK;
     if (weight->dtype != FD_F32) return fd_cuda_try_others(replay, node, &args, err);
     double *y = malloc(sizeof *y * (size_t)(n ? n : 1));

@@ -61,8 +61,9 @@ json_t *fd_json_weights(const fd_verdict_weights *w) {
                                w->n_same, "differ", w->n_differ, "unknown", w->n_unknown);
     if (!w->n_differ) return object;
     object = fd_json_join(
-        object, json_pack("{s:b, s:o, s:o, s:o, s:o, s:i, s:o, s:I}", "of_reference", w->of_reference, "first",
-                          fd_json_text(w->name), "read_by", fd_json_text(w->node), "held",
+        object, json_pack("{s:b, s:o, s:s, s:o, s:o, s:o, s:i, s:o, s:I}", "of_reference", w->of_reference, "first",
+                          fd_json_text(w->name), "seen_in", w->by_values ? "values" : "hashes", "read_by",
+                          fd_json_text(w->node), "held",
                           weight_side(w->dtype, w->n_row, w->n_col, w->n_zero_row, w->n_trailing_zero_row), "expected",
                           weight_side(w->expected_dtype, w->expected_n_row, w->expected_n_col, w->expected_zero_row,
                                       w->expected_trailing_zero_row),

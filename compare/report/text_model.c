@@ -44,8 +44,8 @@ void fd_report_weights(FILE *to, const fd_verdict *v) {
     fd_line(to, "weights", "%d differ, %d agree with %s%s%s", w->n_differ, w->n_same, whose,
             w->others[0] ? "; also " : "", w->others);
     if (w->named)
-        fd_line(to, "named", "%s  (%s)      every hash of %d of %d weights", w->summary, w->fault, w->n_explained,
-                w->n_differ);
+        fd_line(to, "named", "%s  (%s)      %s %d of %d weights", w->summary, w->fault,
+                w->by_values ? "by what it computed with" : "every hash of", w->n_explained, w->n_differ);
     else
         fd_line(to, "not named", "%s", fd_weights_unnamed_text(w, text));
     if (w->same_as[0]) fd_line(to, "the same as", "%s: the same bytes here", w->same_as);

@@ -17,6 +17,7 @@ typedef struct fd_import_options {
     const int32_t *step_sizes; /* [n_step_size] positions of each step; NULL: found from the shapes */
     int32_t n_step_size;
     const fd_name_map_list *allow; /* patterns besides the map's; NULL */
+    bool rows_kept;                /* of Q and K, as the GGUF has them: rope=halves turns nothing */
     bool leave_misfits;       /* arrays of other sizes than a built-in map's nodes are no error: no line names them */
     const char *cache_type;   /* of the K/V cache, as fd_kv_types_parse reads it; NULL: the source does not say */
     const fd_source *weights; /* arrays that are weights; NULL: those of the source that have such names or rules */

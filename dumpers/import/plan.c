@@ -26,7 +26,7 @@ static double attn_scale_of(const fd_graph *graph) {
     return 0;
 }
 
-static fd_name_map_values values_of_model(const fd_graph *graph) {
+static fd_name_map_values values_of_model(const fd_graph *graph, bool rows_kept) {
     if (!graph) return (fd_name_map_values){.rope_neighbours = -1};
     const fd_hparams *h = &graph->hparams;
     return (fd_name_map_values){.of = {[FD_NAME_MAP_HEAD_DIM] = h->head_dim,
@@ -36,7 +36,8 @@ static fd_name_map_values values_of_model(const fd_graph *graph) {
                                        [FD_NAME_MAP_N_FF] = h->n_ff,
                                        [FD_NAME_MAP_N_EXPERT_USED] = h->n_expert_used},
                                 .attn_scale = attn_scale_of(graph),
-                                .rope_neighbours = h->rope.pairing == FD_ROPE_INTERLEAVED && !h->rope_rows_kept};
+                                .rope_neighbours =
+                                    h->rope.pairing == FD_ROPE_INTERLEAVED && !h->rope_rows_kept && !rows_kept};
 }
 
 /* Without a model: what the shapes say that need no help themselves. */
@@ -136,7 +137,7 @@ fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *op
                             .map = options->map,
                             .graph = options->graph,
                             .cache_type = options->cache_type,
-                            .values = values_of_model(options->graph)};
+                            .values = values_of_model(options->graph, options->rows_kept)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     p.touched = calloc(fd_source_count(source) + 1, sizeof *p.touched);
     p.claimed = calloc(fd_source_count(source) + 1, sizeof *p.claimed);
@@ -154,7 +155,7 @@ fd_code fd_import_begin_plan(const fd_source *source, const fd_import_options *o
     *out = (fd_import_plan){.source = source,
                             .graph = options->graph,
                             .cache_type = options->cache_type,
-                            .values = values_of_model(options->graph)};
+                            .values = values_of_model(options->graph, options->rows_kept)};
     fd_planner p = {.plan = out, .options = options, .last = -1, .err = err};
     fd_code code = fd_plan_steps(&p);
     if (code != FD_OK) fd_import_plan_free(out);

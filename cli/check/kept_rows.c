@@ -1,0 +1,80 @@
+#include "cli/check/kept_rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROWS = 4 };
+
+/* Of two orders one has a cosine of nearly 1, also beside a bug, and the other is as good as another tensor. */
+#define CLEARLY 0.25
+
+bool fd_cli_may_keep_rows(const fd_name_map *map, const fd_graph *graph) {
+    bool halves = false;
+    for (size_t i = 0; i < map->n_rule; i++)
+        for (int k = 0; k < map->rules[i].n_op; k++) halves |= map->rules[i].ops[k].kind == FD_NAME_MAP_ROPE_HALVES;
+    return halves && graph->hparams.rope.pairing == FD_ROPE_INTERLEAVED && !graph->hparams.rope_rows_kept;
+}
+
+static bool is_q_or_k(const char *node) {
+    const char *dot = strrchr(node, '.');
+    return dot && (strcmp(dot, ".attn_q") == 0 || strcmp(dot, ".attn_k") == 0);
+}
+
+/* The cosine of a few rows with the reference's; 0: not known. */
+static fd_code cosine_of(const fd_import_plan *plan, const fd_import_match *match, const fd_trace *ref, double *cosine,
+                         fd_error *err) {
+    const int32_t at = fd_trace_find(ref, match->node);
+    fd_import_rows rows;
+    double xy = 0, xx = 0, yy = 0;
+    *cosine = 0;
+    if (at < 0) return FD_OK;
+    FD_TRY(fd_import_rows_open(plan, match, &rows, err));
+    const int64_t width = fd_trace_elements(fd_trace_node_at(ref, at), 0);
+    double *y = malloc(sizeof *y * (size_t)(width + 1));
+    fd_code code = y ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", match->node);
+    for (int32_t pos = rows.first; pos < rows.first + rows.n && pos < rows.first + MOST_ROWS && code == FD_OK; pos++) {
+        int rank;
+        int64_t shape[FD_ARRAY_MAX_RANK], n = 1;
+        const double *x;
+        if (!fd_import_rows_has(&rows, pos)) continue;
+        code = fd_import_rows_read(&rows, pos, &rank, shape, &x, err);
+        for (int i = 0; i < rank && code == FD_OK; i++) n *= shape[i];
+        if (code == FD_OK && n == width) code = fd_trace_read(ref, at, pos, NULL, y, err);
+        for (int64_t i = 0; i < n && n == width && code == FD_OK; i++)
+            xy += x[i] * y[i], xx += x[i] * x[i], yy += y[i] * y[i];
+    }
+    free(y);
+    fd_import_rows_close(&rows);
+    if (xx > 0 && yy > 0) *cosine = xy / sqrt(xx * yy);
+    return code;
+}
+
+fd_code fd_cli_keeps_rows(const fd_source *source, const fd_import_options *how, const fd_trace *ref, bool *keeps,
+                          fd_error *err) {
+    fd_import_plan plan;
+    int32_t n_kept = 0, n_turned = 0;
+    *keeps = false;
+    FD_TRY(fd_import_make_plan(source, how, &plan, err));
+    fd_code code = FD_OK;
+    for (size_t i = 0; i < plan.n_match && code == FD_OK; i++) {
+        double turned, kept = 0;
+        if (!is_q_or_k(plan.matches[i].node)) continue;
+        code = cosine_of(&plan, &plan.matches[i], ref, &turned, err);
+        plan.values.rope_neighbours = 0;
+        if (code == FD_OK) code = cosine_of(&plan, &plan.matches[i], ref, &kept, err);
+        plan.values.rope_neighbours = 1;
+        n_kept += kept > turned + CLEARLY;
+        n_turned += turned > kept + CLEARLY;
+    }
+    fd_import_plan_free(&plan);
+    *keeps = code == FD_OK && n_kept > n_turned;
+    if (*keeps) fprintf(stderr, "%s: Q and K have their rows in the GGUF's order\n", fd_source_path(source));
+    return code;
+}
+
+void fd_cli_drop_halves(char *map) {
+    static const char word[] = " rope=halves";
+    for (char *at = map; (at = strstr(at, word)) != NULL;) memset(at, ' ', strlen(word));
+}

@@ -1,0 +1,58 @@
+/* Keys that a mask hides: an engine that never computes their scores leaves there what its buffer held, which is no row of the cache. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/compare/guess_bench.h"
+
+/* How many of the newest keys a row sees; 0: those up to the first of its step. */
+static int64_t window;
+
+static bool is_hidden(const fd_op_args *a, int64_t row, int64_t key) {
+    return window ? key <= a->pos0 + row - window : key > a->pos0;
+}
+
+static void old_scores(const fd_op_args *a) {
+    run_clean(a);
+    for (int64_t i = 0; i < (int64_t)a->n_pos * a->node->shape[0] * a->n_kv; i++) {
+        const int64_t key = i % a->n_kv, row = i / a->n_kv / a->node->shape[0];
+        if (key <= a->pos0 + row && is_hidden(a, row, key)) ((float *)a->out)[i] = 0.01f * (float)(i * 37 % 101);
+    }
+}
+
+static void hidden_weights(const fd_op_args *a) {
+    run_clean(a);
+    for (int64_t at = 0; at < (int64_t)a->n_pos * a->node->shape[0] * a->n_kv; at += a->n_kv) {
+        float *w = (float *)a->out + at;
+        const int64_t row = at / a->n_kv / a->node->shape[0];
+        double sum = 0;
+        for (int64_t key = 0; key < a->n_kv; key++) sum += is_hidden(a, row, key) ? 0 : (double)w[key];
+        for (int64_t key = 0; key < a->n_kv; key++) w[key] = is_hidden(a, row, key) ? 0 : (float)((double)w[key] / sum);
+    }
+}
+
+static void expect_hidden(const bench *b, const char *name) {
+    fd_graph *graph = graph_copy(b);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (graph->nodes[i].op == FD_OP_ATTN_SCORES) graph->nodes[i].override = old_scores;
+        if (graph->nodes[i].op == FD_OP_ATTN_SOFTMAX) graph->nodes[i].override = hidden_weights;
+    }
+    fd_verdict v = judged(b, graph, (recording){.emulated = "f32"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_str_eq(v.divergence.node, "blk.0.attn_scores");
+    cr_expect(e->named, "%s", name);
+    cr_expect_str_eq(e->remaining[0].name, name, "%s", e->remaining[0].summary);
+    cr_expect_eq(v.diagnosis.causes.n_also, 0, "%s: weights that follow from the keys seen are no second bug, %s at %s",
+                 name, v.diagnosis.causes.also[0].name, v.diagnosis.causes.also[0].node);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+}
+
+Test(hidden_keys, old_scores_with_weights_of_zero_are_a_mask) {
+    bench b = open_bench(models[0], (recording){0});
+    window = 3;
+    expect_hidden(&b, "other_window");
+    window = 0;
+    expect_hidden(&b, "keys_hidden");
+    close_model(&b);
+}
