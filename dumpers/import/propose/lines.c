@@ -243,6 +243,7 @@ static void write_rest(fd_proposer *p, const fd_import_options *o) {
         if (!p->items[i].written && p->items[i].matched) write_ask(p, &p->items[i]);
     for (size_t i = 0; i < p->n; i++) {
         fd_proposed *item = &p->items[i];
+        if (item->on_the_way) fprintf(p->out, "skip %s  # %s %s\n", item->name, item->on_the_way_to, item->on_the_way);
         if (item->written) continue;
         const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
         bool known = is_known(p, o, item);
