@@ -260,9 +260,8 @@ static void write_missing(fd_proposer *p) {
     for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
         bool found = p->known[v] || is_cache(fd_trace_node_at(p->ref, v)); /* a cache: a copy, never proposed */
         for (size_t i = 0; !found && i < p->n; i++) found = p->items[i].matched && p->items[i].best[0].node == v;
-        if (found) continue;
-        fprintf(p->out, "# nothing is %s\n", node_name(p, v));
-        p->total->n_missing++;
+        if (!found) fprintf(p->out, "# nothing is %s\n", node_name(p, v));
+        p->total->n_missing += !found;
     }
 }
 

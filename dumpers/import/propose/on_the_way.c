@@ -6,13 +6,14 @@
 
 #include "dumpers/import/propose/internal.h"
 
-/* Of what is lacking, in squares: all of it is one vector. Of the values: a bias is larger than a rounding of 16 bits. */
-#define ALL_OF_IT 0.999
-#define LEAST     1e-3
+/* In squares: what is lacking is one vector but for so much of it, and of how the node's rows vary: where a bias outweighs the rows, any two
+ * tensors differ by nearly one vector. Of the values: a bias is larger than a rounding of 16 bits. */
+#define REST  1e-3
+#define LEAST 1e-3
 enum { FEWEST_ROWS = 3 };
 
 typedef struct lacking {
-    double *sum; /* [n] over rows */
+    double *sum, *ref; /* [n] over rows, of what is lacking and of the node's rows */
     int64_t n;
     double squares, values;
     int32_t n_row;
@@ -22,11 +23,16 @@ typedef struct lacking {
 /* fd_propose_row_fn */
 static void add_row(void *user, const double *x, const float *ref, int64_t n) {
     lacking *to = user;
-    if (!to->sum) to->sum = calloc((size_t)n, sizeof *to->sum), to->n = n;
+    if (!to->sum) {
+        to->sum = calloc(2 * (size_t)n, sizeof *to->sum);
+        to->ref = to->sum ? to->sum + n : NULL;
+        to->n = n;
+    }
     to->failed |= !to->sum || to->n != n;
     for (int64_t i = 0; i < n && !to->failed; i++) {
         const double d = (double)ref[i] - x[i];
         to->sum[i] += d;
+        to->ref[i] += (double)ref[i];
         to->squares += d * d;
         to->values += (double)ref[i] * (double)ref[i];
     }
@@ -36,11 +42,16 @@ static void add_row(void *user, const double *x, const float *ref, int64_t n) {
 static bool lacks_a_bias(const fd_proposer *p, const fd_proposed *item) {
     lacking all = {0};
     const fd_code code = fd_propose_visit_rows(p, item, add_row, &all);
-    double common = 0;
-    for (int64_t i = 0; i < all.n && !all.failed; i++) common += all.sum[i] * all.sum[i];
+    double common = 0, middle = 0;
+    for (int64_t i = 0; i < all.n && !all.failed; i++) {
+        common += all.sum[i] * all.sum[i] / all.n_row;
+        middle += all.ref[i] * all.ref[i] / all.n_row;
+    }
     const bool known = code == FD_OK && !all.failed && all.n_row >= FEWEST_ROWS;
+    const double rest = all.squares - common;
     free(all.sum);
-    return known && all.squares > LEAST * LEAST * all.values && common >= ALL_OF_IT * all.squares * all.n_row;
+    return known && all.squares > LEAST * LEAST * all.values && rest <= REST * all.squares &&
+           rest <= REST * (all.values - middle);
 }
 
 /* Another name that has the values of the same node, nearer. */
