@@ -46,12 +46,36 @@ static void q8_unsigned(const uint8_t *data, int64_t b, float *to) {
     for (int i = 0; i < 32; i++) to[i] = scale * (float)data[b * Q8_BYTES + 2 + i];
 }
 
+static void q8_zero_point(const uint8_t *data, int64_t b, int zero, float *to) {
+    float scale = half_at(data + b * Q8_BYTES);
+    for (int i = 0; i < 32; i++) to[i] = scale * (float)((int8_t)data[b * Q8_BYTES + 2 + i] - zero);
+}
+static void q8_zero_less(const uint8_t *data, int64_t b, float *to) {
+    q8_zero_point(data, b, -1, to);
+}
+static void q8_zero_more(const uint8_t *data, int64_t b, float *to) {
+    q8_zero_point(data, b, 1, to);
+}
+
 static void q4(const uint8_t *quants, float scale, bool high_first, float *to) {
     for (int i = 0; i < 16; i++) {
         float low = scale * (float)((quants[i] & 15) - 8), high = scale * (float)((quants[i] >> 4) - 8);
         to[i] = high_first ? high : low;
         to[16 + i] = high_first ? low : high;
     }
+}
+static void q4_zero_point(const uint8_t *data, int64_t b, int zero, float *to) {
+    float scale = half_at(data + b * Q4_BYTES);
+    for (int i = 0; i < 16; i++) {
+        to[i] = scale * (float)((data[b * Q4_BYTES + 2 + i] & 15) - zero);
+        to[16 + i] = scale * (float)((data[b * Q4_BYTES + 2 + i] >> 4) - zero);
+    }
+}
+static void q4_zero_less(const uint8_t *data, int64_t b, float *to) {
+    q4_zero_point(data, b, 7, to);
+}
+static void q4_zero_more(const uint8_t *data, int64_t b, float *to) {
+    q4_zero_point(data, b, 9, to);
 }
 static void q4_interleaved(const uint8_t *data, int64_t b, float *to) {
     float halves[32];
@@ -173,6 +197,8 @@ BY_FORMAT(one_quarter, [FD_Q6_K] = q6_k_one_quarter)
 BY_FORMAT(plus_min, [FD_Q4_K] = q4_k_plus_min)
 BY_FORMAT(unpack, [FD_Q4_K] = q4_k_unpack)
 BY_FORMAT(unsigned_bytes, [FD_Q8_0] = q8_unsigned)
+BY_FORMAT(zero_less, [FD_Q8_0] = q8_zero_less, [FD_Q4_0] = q4_zero_less)
+BY_FORMAT(zero_more, [FD_Q8_0] = q8_zero_more, [FD_Q4_0] = q4_zero_more)
 BY_FORMAT(as_bf16, [FD_F16] = f16_as_bf16)
 
 /* Blocks with one scale take that of the block `by` further on, the last ones their own; others, a group's within the block. */
@@ -227,6 +253,10 @@ static const fd_fault rows[] = {
     {BLOCK("min_missing", "d·q where the format has d·q - min (Q4_K)"), .edit = min_missing},
     {BLOCK("scale_unpack", "the upper two bits of the 6-bit scales of groups 4 to 7 are lost (Q4_K)"), .edit = unpack},
     {BLOCK("q8_unsigned", "the int8 values are read as unsigned (Q8_0)"), .edit = unsigned_bytes},
+    {BLOCK("zero_point_one_less", "a block's zero point is one less than it is: 7 for 8 (Q4_0), -1 for 0 (Q8_0)"),
+     .edit = zero_less},
+    {BLOCK("zero_point_one_more", "a block's zero point is one more than it is: 9 for 8 (Q4_0), 1 for 0 (Q8_0)"),
+     .edit = zero_more},
     {BLOCK("f16_as_bf16", "F16 matrices are read as BF16"), .edit = as_bf16},
 };
 const fd_fault_family fd_block_faults = FD_FAULT_FAMILY(rows);

@@ -193,7 +193,8 @@ static const fd_fault rows[] = {
            "0"),
      .override = all_slots},
     {CACHE("cache_one_slot_more", "attn_weights", FD_OP_ATTN_SOFTMAX,
-           "attention goes over one slot more than is written; its score is 0"),
+           "attention goes over one slot more than is written, whose score is 0; or a smooth softmax adds e^0 to its "
+           "sum"),
      .override = one_slot_more},
     PADDED(16),
     PADDED(32),

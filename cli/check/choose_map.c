@@ -7,7 +7,7 @@
 
 enum { MOST_MISFITS = 10 }; /* one of so many */
 
-static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers", "vllm"};
+static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers", "vllm", "onnx"};
 
 /* Tensors that the map names; 0 where it does not fit the source. */
 static size_t count_named(const fd_source *source, const fd_name_map *map, const fd_import_options *how) {

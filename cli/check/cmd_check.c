@@ -52,8 +52,8 @@ static const struct argp_option options[] = {
      "Is its prompt what the model's chat template makes of these messages? Rendered as run --chat does (docs/chat.md)",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers, vllm or a file (default: the one that "
-     "names most tensors, values for the rest; else all from the values)",
+     "Map of its names to the GGUF's: gguf, llama.cpp, llama2.c, transformers, vllm, onnx or a file (default: the one "
+     "that names most tensors, values for the rest; else all from the values)",
      1},
     {"weights", KEY_WEIGHTS, "DIR|FILE", 0, "Its weights as loaded, as in firstdiff import", 1},
     {"allow-missing", KEY_ALLOW, "GLOB", 0, "Tensors whose names match may be missing (repeatable)", 1},

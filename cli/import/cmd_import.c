@@ -31,7 +31,8 @@ enum {
 static const struct argp_option options[] = {
     {"output", 'o', "TRACE.h5", 0, "The trace to write", 1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Built-in map (gguf, llama.cpp, llama2.c, transformers) or map file (default: what the source says, else gguf); "
+     "Built-in map (gguf, llama.cpp, llama2.c, transformers, vllm, onnx) or map file (default: what the source says, "
+     "else gguf); "
      "auto: writes no trace, but proposes a map on standard output, to be read, edited and given here",
      1},
     {"model", KEY_MODEL, "MODEL.gguf", 0, "The model that ran: names and shapes are checked against its graph", 1},

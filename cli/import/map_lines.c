@@ -11,6 +11,7 @@ void fd_cli_put_rules(FILE *to, const char *builtin, size_t size, const char *fo
     for (const char *line = found, *end; *line; line = *end ? end + 1 : end) {
         end = line + strcspn(line, "\n");
         const char *arrow = strstr(line, " -> "), *comment = strstr(line, "  # ");
+        if (strncmp(line, "skip ", 5) == 0) fprintf(to, "%.*s\n", (int)(end - line), line);
         if (!arrow || arrow > end || line[0] == '#') continue;
         const bool ask = strncmp(line, "ask ", 4) == 0;
         if (ask && memchr(line, '{', (size_t)(arrow - line))) continue; /* what may be taken */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* The rules of `found`, a proposed map, behind the text of a built-in map (NULL: none), each for tensors alone that no rule above
- * it takes. What is undecided stays out. */
+ * it takes, and what it skips. What is undecided stays out. */
 void fd_cli_put_rules(FILE *to, const char *builtin, size_t size, const char *found);
 
 /* The next line from *at on that begins with `start`, without what it begins with; NULL: there is none. *at: after it. */

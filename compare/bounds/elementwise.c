@@ -84,8 +84,8 @@ void fd_bound_silu_mul(const fd_bound_work *work) {
         double e_g = work->e[0][i], e_up = work->e[1][i], other = 1 / (1 + exp(g));
         double roundings = u * (5 + (4 + 3 * fabs(g)) * other);
         if (g < -88 && u >= 0x1p-24) roundings = 1; /* e^-g overflows binary32: the quotient is 0 */
-        work->tau[i] = fabs(work->y[i]) * roundings + 1.1 * e_g * (up + e_up) + fabs(g) * (1 - other) * e_up +
-                       work->c->tiny_out * up;
+        work->tau[i] = fabs(work->y[i]) * roundings + fabs(g) * up * fd_bound_half_of_sigmoid(u) +
+                       1.1 * e_g * (up + e_up) + fabs(g) * (1 - other) * e_up + work->c->tiny_out * up;
     }
 }
 

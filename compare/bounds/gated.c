@@ -67,7 +67,7 @@ void fd_bound_sigmoid(const fd_bound_work *work) {
         double x = work->in[0][i], share = 1 / (1 + exp(-x)), other = 1 / (1 + exp(x));
         double roundings = u * (3 + (4 + 3 * fabs(x)) * other);
         if (x < -88 && u >= 0x1p-24) roundings = 1; /* e^-x overflows binary32: the quotient is 0 */
-        work->tau[i] = share * roundings + work->e[0][i] / 4 + work->c->tiny_out;
+        work->tau[i] = share * roundings + fd_bound_half_of_sigmoid(u) + work->e[0][i] / 4 + work->c->tiny_out;
     }
 }
 

@@ -77,4 +77,10 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *pr
 /* Unit roundoff of weights that a float dot product rounds: none where the class's inputs hold the weight's type. */
 double fd_bound_weight_roundoff(const fd_numerics_class *numerics, const fd_weight *weight);
 
+/* What σ(x) may be off by, however small it is: engines that take it as ½ + ½·tanh(x/2) (XLA), or as ½ and a rational function (ONNX Runtime),
+ * subtract numbers of up to ½ in binary32: two of its roundings there, which are a unit. (ONNX Runtime's largest error was 0.7 of it.) */
+static inline double fd_bound_half_of_sigmoid(double u) {
+    return fmin(u, 0x1p-24);
+}
+
 #endif

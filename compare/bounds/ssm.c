@@ -9,7 +9,8 @@ void fd_bound_silu(const fd_bound_work *work) {
         double x = work->in[0][i], other = 1 / (1 + exp(x));
         double roundings = u * (4 + (4 + 3 * fabs(x)) * other);
         if (x < -88 && u >= 0x1p-24) roundings = 1;
-        work->tau[i] = fabs(work->y[i]) * roundings + 1.1 * work->e[0][i] + work->c->tiny_out;
+        work->tau[i] = fabs(work->y[i]) * roundings + fabs(x) * fd_bound_half_of_sigmoid(u) + 1.1 * work->e[0][i] +
+                       work->c->tiny_out;
     }
 }
 

@@ -72,7 +72,8 @@ void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int
         double d = ((double)bug->rows[i] - sound) / tau, x = (c - sound) / tau;
         if (r->args.node->over_kv && k % r->args.n_kv > r->args.pos0 + row) continue;
         if (!(fabs(d) * tau > least * fabs(sound))) continue;
-        if (!(tau > 0) || !isfinite(tau) || !isfinite(d) || !isfinite(x)) continue;
+        if (!(tau > 0) || !isfinite(tau) || !isfinite(d)) continue;
+        /* a row that is not finite where the bug's is: x is NaN or Inf, and so is the slope */
         own.rd += x * d;
         own.dd += d * d;
         own.rr += x * x;

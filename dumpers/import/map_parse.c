@@ -233,7 +233,8 @@ fd_code fd_name_map_open(const char *name, fd_name_map **out, fd_error *err) {
     if (access(name, F_OK) != 0)
         return fd_fail(
             err, FD_ERR_INPUT,
-            "%s: no map file, and no built-in map of that name (gguf, llama.cpp, llama2.c, transformers, vllm)", name);
+            "%s: no map file, and no built-in map of that name (gguf, llama.cpp, llama2.c, transformers, vllm, onnx)",
+            name);
     char *text;
     FD_TRY(fd_file_read(name, "a map", FD_LIMIT_MAP_BYTES, &text, &size, err));
     fd_code code = fd_name_map_parse(name, text, size, out, err);

@@ -103,7 +103,7 @@ static bool take_zip64(const uint8_t *extra, size_t size, entry *e) {
 }
 
 static bool safe_name(const char *name) {
-    if (name[0] == '/' || name[0] == '\0' || strchr(name, '\\')) return false;
+    if (name[0] == '\0' || strchr(name, '\\')) return false;
     for (const char *part = name; part; part = strchr(part, '/')) {
         if (*part == '/') part++;
         if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == '\0')) return false;
@@ -111,10 +111,13 @@ static bool safe_name(const char *name) {
     return true;
 }
 
+/* Tensors of an ONNX graph are called /model/layers.0/…, and numpy.savez takes that as it is: no entry is ever unpacked to a path, so the
+ * slash in front is left out. */
 static fd_code take_name(const fd_zip *zip, const uint8_t *at, size_t length, entry *e, fd_error *err) {
     if (length > MAX_NAME || memchr(at, 0, length))
         return fd_fail(err, FD_ERR_INPUT, "%s: an entry's name has %zu bytes or a zero byte, expected at most %d",
                        zip->name, length, MAX_NAME);
+    for (; length > 0 && *at == '/'; at++) length--;
     e->name = strndup((const char *)at, length);
     if (!e->name) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", zip->name);
     if (!safe_name(e->name))

@@ -96,6 +96,33 @@ Test(bounds, z_of_special_values) {
     cr_expect(!(fd_bound_z(1, 2, NAN) <= 1), "a bound that is NaN holds nothing");
 }
 
+/* σ as XLA and ONNX Runtime take it: far below 0 it is what two numbers of nearly ½ leave. */
+static double sigmoid_by_tanh(double x) {
+    return (double)(0.5f + 0.5f * tanhf(0.5f * (float)x));
+}
+
+Test(bounds, a_sigmoid_of_two_halves_stays_within_and_one_of_16_bits_does_not) {
+    static const fd_op ops[] = {FD_OP_SIGMOID, FD_OP_SILU, FD_OP_SILU_MUL};
+    const fd_numerics_class *f32 = fd_numerics_class_find("f32");
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+        trial t = open_trial(ops[k], f32, 0);
+        for (int64_t i = 0; i < t.n; i++) t.in[0][i] = (double)(float)(16.0 * (double)i / (double)t.n - 12);
+        fd_reference_op(FD_NUMERICS_F64, &t.args);
+        for (int bits = 24; bits >= 11; bits -= 13) {
+            for (int64_t i = 0; i < t.n; i++) {
+                const double x = t.in[0][i];
+                float s = (float)sigmoid_by_tanh(x);
+                if (bits == 11) s = fd_f16_to_f32(fd_f32_to_f16(s));
+                t.candidate[i] = (double)(ops[k] == FD_OP_SIGMOID ? s : (float)x * s);
+                if (ops[k] == FD_OP_SILU_MUL) t.candidate[i] = (double)((float)t.candidate[i] * (float)t.in[1][i]);
+            }
+            const double z = largest_z(&t, f32);
+            cr_expect((z <= 1) == (bits == 24), "%s, %d bits: z %.3g", fd_op_name(ops[k]), bits, z);
+        }
+        close_trial(&t);
+    }
+}
+
 Test(bounds, rounding_what_is_rounded_already_costs_nothing) {
     cr_expect_eq(fd_rounding_error(1.5, 11, 0x1p-24), 0);
     cr_expect_eq(fd_rounding_error(0x1.8p-20, 11, 0x1p-24), 0);                               /* a binary16 subnormal */

@@ -60,6 +60,28 @@ Test(projection, a_slope_of_1_far_from_0_is_the_bug) {
     }
 }
 
+/* Rows that have the bug's values, and one that is NaN or Inf where the bug gives a number: no bug that gives numbers made that. */
+Test(projection, a_row_that_is_not_finite_is_no_bug_s_whose_row_is) {
+    static const float last[] = {0, NAN, INFINITY, -INFINITY};
+    enum { N = 64 };
+    for (size_t k = 0; k < sizeof last / sizeof *last; k++) {
+        float plain[N], with_bug[N], output[N];
+        double tau[N];
+        fd_node node = {.op = FD_OP_ADD, .n_dim = 1, .shape = {1}};
+        fd_explain_request request = {.args = {.node = &node, .n_pos = N}, .output = output};
+        fd_trial_rows rows = {.request = &request, .plain = {.rows = plain, .tau = tau}};
+        fd_variant bug = {.rows = with_bug};
+        fd_projection all = {0};
+        for (int32_t i = 0; i < N; i++) {
+            plain[i] = (float)(i + 1), with_bug[i] = output[i] = 0, tau[i] = 1e-3;
+            if (i == N - 1) output[i] = last[k];
+            fd_projection_add_row(&rows, &bug, i, 0, &all);
+        }
+        fd_slope s = fd_projection_slope(&all);
+        cr_expect_eq(s.shown, k == 0, "%g: %g ± %g", (double)last[k], s.value, s.error);
+    }
+}
+
 Test(projection, in_one_node_alone_a_slope_is_nearer_to_1) {
     static const struct {
         double value, error;

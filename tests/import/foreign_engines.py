@@ -3,7 +3,7 @@ import fractions
 import re
 
 import numpy as np
-from foreign_parts import halves, layer_and_kind, over_kv, rows_of_step, save_safetensors, save_torch, save_trace
+from foreign_parts import at_step, halves, layer_and_kind, over_kv, rows_of_step, save_safetensors, save_torch, save_trace
 
 HF = {
     "token_embd": "model.embed_tokens_outputs", "output_norm": "model.norm_outputs", "logits": "lm_head_outputs",
@@ -156,6 +156,60 @@ def vllm(ref, out):
             rows[p + "mlp.gate_up_proj"] = np.concatenate([rows.pop(f"{p}mlp.{x}_proj") for x in ("gate", "up")], 1)
         rows["logits_processor"] = rows["logits_processor"][-1:]
         np.savez(out / f"step_{s}", **{n: v for n, v in rows.items() if not re.fullmatch(r"model.layers.\d+.0|.*self_attn.1|my.*", n)})
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+ONNX = {
+    "token_embd": "/model/embed_tokens/Gather/output_0", "attn_norm": "/model/layers.{}/input_layernorm/output_0",
+    "attn_q": "/model/layers.{}/attn/q_proj/MatMul/output_0", "attn_k": "/model/layers.{}/attn/k_proj/MatMulNBits/output_0",
+    "attn_v": "/model/layers.{}/attn/v_proj/MatMul_Q4/output_0", "attn_out": "/model/layers.{}/attn/GroupQueryAttention/output_0",
+    "attn_proj": "/model/layers.{}/attn/o_proj/MatMul/output_0", "ffn_inp": "/model/layers.{}/post_attention_layernorm/output_3",
+    "ffn_norm": "/model/layers.{}/post_attention_layernorm/output_0", "ffn_gate": "/model/layers.{}/mlp/gate_proj/MatMul/output_0",
+    "ffn_up": "/model/layers.{}/mlp/up_proj/MatMul/output_0", "ffn_act": "/model/layers.{}/mlp/Mul/output_0",
+    "ffn_down": "/model/layers.{}/mlp/down_proj/MatMul/output_0", "output_norm": "/model/layers.6/final_norm_layernorm/output_0", "logits": "logits",
+}
+# torch.onnx ends a tensor's name in _output_0, takes norms apart, and shows attention's weights.
+TORCH_ONNX = {kind: name.replace("/output_0", "_output_0").replace("/attn/", "/self_attn/") for kind, name in ONNX.items()} | {
+    "attn_norm": "/model/layers.{}/input_layernorm/Mul_1_output_0", "ffn_norm": "/model/layers.{}/post_attention_layernorm/Mul_1_output_0",
+    "ffn_inp": "/model/layers.{}/Add_output_0", "l_out": "/model/layers.{}/Add_1_output_0", "output_norm": "/model/norm/Mul_1_output_0",
+    "attn_weights": "/model/layers.{}/self_attn/Softmax_output_0",
+}
+TORCH_ONNX.pop("attn_out")
+
+
+def present(ref, first, count):
+    """present.N.key and .value: past and present together, [1, n_head_kv, all positions, head_dim]."""
+    out = {}
+    for name, values in ref[0].items():
+        layer, kind = layer_and_kind(name)
+        if kind in ("cache_k", "cache_v"):
+            rows = values[:first + count]
+            rows = halves(rows) if kind == "cache_k" else rows
+            out[f"present.{layer}.{'key' if kind == 'cache_k' else 'value'}"] = rows.transpose(1, 0, 2)[None]
+    return out
+
+
+def onnx(ref, out):
+    """step_N.npz by the names of onnxruntime-genai's model builder, a slash in front; what the gate's activation is before `up`."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        rows = {name: x[None] for name, x in rows_of_step(ref, ONNX, *step, True).items()}
+        for name in [n for n in rows if "/gate_proj/" in n]:
+            gate = rows[name].astype(np.float64)
+            rows[name.replace("gate_proj/MatMul", "act_fn/SiLU")] = (gate / (1 + np.exp(-gate))).astype(np.float32)
+        rows["/model/layers.6/final_norm_layernorm/output_3"] = at_step("l", ref[0]["blk.5.l_out"], *step)[None]
+        for i in range(1, 6):
+            rows[f"/model/layers.{i}/input_layernorm/output_3"] = at_step("l", ref[0][f"blk.{i - 1}.l_out"], *step)[None]
+        np.savez(out / f"step_{s}", **rows, **present(ref, *step))
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def torch_onnx(ref, out):
+    """step_N/NAME.npy by the names of torch.onnx, underscores for slashes."""
+    for s, step in enumerate(ref[1]):
+        (out / f"step_{s}").mkdir(parents=True)
+        for name, rows in {**rows_of_step(ref, TORCH_ONNX, *step, True), **present(ref, *step)}.items():
+            np.save(out / f"step_{s}" / f"{name.strip('/').replace('/', '_')}.npy", rows if "present" in name else rows[None])
     (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
 
 

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from foreign_engines import architecture, debugger, hooks, llama2c, swapped, torch_files, trace, vllm
+from foreign_engines import architecture, debugger, hooks, llama2c, onnx, swapped, torch_files, torch_onnx, trace, vllm
 from foreign_parts import at_step, over_kv, read, rows_of_step, save_safetensors, whole
 
 
@@ -125,7 +125,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, raw)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

@@ -132,6 +132,18 @@ Test(zip, reads_stored_deflated_and_64_bit_entries) {
         }
 }
 
+/* As numpy.savez writes the names of an ONNX graph. */
+Test(zip, leaves_out_slashes_in_front) {
+    const size_t n = deflate_plain();
+    const spec s = {"//model/layers.0/a.npy", packed, n, N, crc(), 8, 0, -1, false};
+    file f = make(&s, 1, n);
+    fd_zip *zip;
+    fd_error err = {0};
+    cr_assert_eq(fd_zip_open("x.npz", f.bytes, f.size, &zip, &err), FD_OK, "%s", err.message);
+    cr_expect_str_eq(fd_zip_name(zip, 0), "model/layers.0/a.npy");
+    fd_zip_close(zip);
+}
+
 Test(zip, refuses) {
     size_t n = deflate_plain();
     const struct {
@@ -141,7 +153,8 @@ Test(zip, refuses) {
     } bad[] = {
         {"leads up", {"../a.npy", packed, n, N, crc(), 8, 0, -1, false}, "leads out"},
         {"leads up inside", {"a/../../b.npy", packed, n, N, crc(), 8, 0, -1, false}, "leads out"},
-        {"absolute", {"/etc/a.npy", packed, n, N, crc(), 8, 0, -1, false}, "leads out"},
+        {"absolute and up", {"/../a.npy", packed, n, N, crc(), 8, 0, -1, false}, "leads out"},
+        {"a slash alone", {"/", packed, n, N, crc(), 8, 0, -1, false}, "leads out"},
         {"backslash", {"..\\a.npy", packed, n, N, crc(), 8, 0, -1, false}, "leads out"},
         {"encrypted", {"a.npy", packed, n, N, crc(), 8, 1, -1, false}, "encrypted"},
         {"another method", {"a.npy", packed, n, N, crc(), 14, 0, -1, false}, "method 14"},

@@ -79,6 +79,8 @@ typedef struct fd_proposed { /* one name (over all steps), or a part of one */
     bool turned;            /* its heads have the lengths of node best[0], and other directions */
     bool left_out;          /* its values are another name's too, and no name is the node `other`, which reads them */
     size_t n_same, n_layer; /* then: of n_layer layers n_same say the same */
+    const char *on_the_way_to,
+        *on_the_way; /* it is no node, but has what an op of that node computes on its way; which, in words */
 } fd_proposed;
 
 typedef struct fd_proposer {
@@ -124,8 +126,9 @@ bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
 typedef void (*fd_propose_row_fn)(void *user, const double *x, const float *ref, int64_t n);
 fd_code fd_propose_visit_rows(const fd_proposer *p, const fd_proposed *item, fd_propose_row_fn visit_row, void *user);
 
-/* Names of products before their bias, where another name is the node, are left unmatched. */
-void fd_propose_drop_before_bias(fd_proposer *p);
+/* Names of products before their bias, where another name is the node, and of activations before they are multiplied are no nodes:
+ * `on_the_way_to`, or unmatched where the graph adds no bias. */
+void fd_propose_drop_on_the_way(fd_proposer *p);
 
 /* Of two names that have the values of what a cache is written, and differ, one is the cache. */
 void fd_propose_name_caches(fd_proposer *p);

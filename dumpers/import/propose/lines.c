@@ -243,6 +243,7 @@ static void write_rest(fd_proposer *p, const fd_import_options *o) {
         if (!p->items[i].written && p->items[i].matched) write_ask(p, &p->items[i]);
     for (size_t i = 0; i < p->n; i++) {
         fd_proposed *item = &p->items[i];
+        if (item->on_the_way) fprintf(p->out, "skip %s  # %s %s\n", item->name, item->on_the_way_to, item->on_the_way);
         if (item->written) continue;
         const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
         bool known = is_known(p, o, item);
@@ -259,9 +260,8 @@ static void write_missing(fd_proposer *p) {
     for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
         bool found = p->known[v] || is_cache(fd_trace_node_at(p->ref, v)); /* a cache: a copy, never proposed */
         for (size_t i = 0; !found && i < p->n; i++) found = p->items[i].matched && p->items[i].best[0].node == v;
-        if (found) continue;
-        fprintf(p->out, "# nothing is %s\n", node_name(p, v));
-        p->total->n_missing++;
+        if (!found) fprintf(p->out, "# nothing is %s\n", node_name(p, v));
+        p->total->n_missing += !found;
     }
 }
 

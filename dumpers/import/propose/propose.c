@@ -239,7 +239,7 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     FD_TRY(fd_propose_cover(p));
     fd_propose_take_turned(p);
     fd_propose_keep_orders(p);
-    fd_propose_drop_before_bias(p);
+    fd_propose_drop_on_the_way(p);
     fd_propose_name_caches(p);
     qsort(p->items, p->n, sizeof *p->items, by_node);
     fd_propose_lines(p, options);

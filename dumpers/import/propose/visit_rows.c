@@ -34,7 +34,9 @@ fd_code fd_propose_visit_rows(const fd_proposer *p, const fd_proposed *item, fd_
     char rule[FD_PROPOSE_MAX_OPS + 32];
     fd_error unread;
     snprintf(rule, sizeof rule, "x -> y %s", item->best[0].ops);
-    float *ref = malloc(sizeof *ref * (size_t)(fd_trace_elements(fd_trace_node_at(p->ref, node), 0) + 1));
+    /* attention's rows are as long as the positions before them: the last one is the longest */
+    const int32_t last = fd_trace_n_pos(p->ref) - 1;
+    float *ref = malloc(sizeof *ref * (size_t)fd_trace_elements(fd_trace_node_at(p->ref, node), last));
     fd_code code = ref ? fd_name_map_parse("auto", rule, strlen(rule), &map, &unread) : FD_ERR_MEMORY;
     plan.map = map;
     for (size_t i = 0; code == FD_OK && i < item->n; i++)
