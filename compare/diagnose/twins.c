@@ -29,7 +29,8 @@ static bool twin_of(const fd_hypothesis *h, const fd_trace *trace, int k, fd_hyp
     return prompt > 1 && h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->name, twins[k].fault) == 0;
 }
 
-static int32_t rope_of(const fd_diagnose_options *ask, const char *suffix) {
+/* In the span; -1: there is none. */
+static int32_t inside(const fd_diagnose_options *ask, const char *suffix) {
     for (int32_t i = ask->finding->span_first; i < ask->finding->node; i++)
         if (strcmp(fd_fault_suffix(&ask->graph->nodes[i]), suffix) == 0) return i;
     return -1;
@@ -43,7 +44,7 @@ static bool other_side_of(const fd_hypothesis *h, const fd_diagnose_options *ask
     for (int side = 0; side < 2; side++) {
         const bool further = strcmp(fault, side ? "rope_k_one_further" : "rope_q_one_further") == 0;
         const bool here = offset && strcmp(fd_fault_suffix(&ask->graph->nodes[h->node]), sides[side]) == 0;
-        const int32_t other = further || here ? rope_of(ask, sides[1 - side]) : -1;
+        const int32_t other = further || here ? inside(ask, sides[1 - side]) : -1;
         if (other < 0) continue;
         *out = (fd_hypothesis){.guess = FD_GUESS_POSITION,
                                .node = other,
@@ -73,11 +74,23 @@ static bool doubled(const fd_hypothesis *h, const fd_graph *graph, fd_hypothesis
     return false;
 }
 
-/* Number k of the kinds of twins. RoPE's own results tell the first ones apart. */
+/* What an FFN gives without its norm is next to nothing where the stream is small, as in a first layer: as if it were not added. */
+static bool not_normed(const fd_hypothesis *h, const fd_diagnose_options *ask, fd_hypothesis *out) {
+    const int32_t norm = inside(ask, "ffn_norm");
+    if (h->guess != FD_GUESS_FAULT || strcmp(fd_fault_at(h->fault)->name, "down_missing") != 0 || norm < 0)
+        return false;
+    *out = *h;
+    out->fault = fd_fault_find("norm_missing");
+    out->node = norm;
+    return true;
+}
+
+/* Number k of the kinds of twins. What was not recorded, RoPE's results or the FFN's, tells the first ones apart. */
 static bool kind_of_twin(const fd_diagnose_options *ask, int k, const fd_hypothesis *h, fd_hypothesis *out) {
     const bool through = ask->finding->span_first != ask->finding->node;
     if (k < N_TWIN) return through && twin_of(h, ask->trace, k, out);
-    return k == N_TWIN ? through && other_side_of(h, ask, out) : doubled(h, ask->graph, out);
+    if (k == N_TWIN) return through && other_side_of(h, ask, out);
+    return k == N_TWIN + 1 ? through && not_normed(h, ask, out) : doubled(h, ask->graph, out);
 }
 
 static void add(const fd_diagnose_options *ask, const fd_hypothesis *twin, fd_explanation *e) {
@@ -95,7 +108,7 @@ fd_code fd_add_twins(const fd_diagnose_options *ask, fd_explanation *e, fd_error
     how.as_it_is = true;
     how.rows_alone = e->rows_alone;
     if (!e->named || e->slope_rows > 0) return FD_OK;
-    for (int k = 0; k < N_TWIN + 2; k++)
+    for (int k = 0; k < N_TWIN + 3; k++)
         for (int32_t i = 0; i < n && i < FD_MAX_REMAINING; i++) {
             const fd_hypothesis *h = &e->remaining[i].hypothesis;
             fd_hypothesis twin;

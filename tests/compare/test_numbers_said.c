@@ -66,3 +66,26 @@ Test(numbers_said, twice_rope_is_twice_the_position) {
     fd_verdict_free(&v);
     close_model(&b);
 }
+
+static void not_normed_in_decode(const fd_op_args *args) {
+    run_clean(args);
+    if (args->pos0 > 0)
+        memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * fd_node_width(args->node)));
+}
+
+/* Both leave next to nothing of the first FFN: the stream has the size of an embedding there. */
+Test(numbers_said, an_ffn_of_a_small_stream_without_its_norm_is_as_good_as_missing) {
+    bench b = open_bench(models[1], (recording){0});
+    fd_graph *faulty = spoiled_everywhere(&b, "ffn_norm", not_normed_in_decode);
+    fd_verdict v =
+        judged(&b, faulty,
+               (recording){.emulated = "hf-bf16", .numerics = "hf-bf16-fa", .tensors = "token_embd,*l_out,logits"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    bool said = false;
+    for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING; i++)
+        said |= strcmp(e->remaining[i].name, "norm_missing") == 0;
+    cr_expect(said, "%s: %s", v.divergence.node, e->named ? e->remaining[0].summary : unnamed_of(e));
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
+}
