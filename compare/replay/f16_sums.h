@@ -1,5 +1,5 @@
 /* Sums that were kept in binary16 and divided at the end, as ggml's flash attention keeps e^(s - max)·v: every element of a head is a number of 11
- * bits times one that all of them share. No other way to sum leaves that. */
+ * bits times one that all of them share. No other way to sum leaves that; those of bfloat16 have 8 bits. */
 #ifndef FD_COMPARE_REPLAY_F16_SUMS_H
 #define FD_COMPARE_REPLAY_F16_SUMS_H
 

@@ -124,14 +124,16 @@ Test(attention_classes, sums_in_binary16_show_themselves_beside_weights_of_binar
 }
 
 Test(attention_classes, numbers_of_11_bits_times_one_are_told_from_others) {
-    double f16[64], others[64], halved[64];
+    double f16[64], bf16[64], others[64], halved[64];
     for (int i = 0; i < 64; i++) {
         const float x = sinf((float)(7 * i + 1)) * (i % 3 ? 1.0f : 0.1f);
         f16[i] = (double)((float)fd_round_f16(x) * 0.7321f);
+        bf16[i] = (double)(fd_round_bf16(x) * 0.7321f);
         others[i] = (double)x;
         halved[i] = i == 40 ? (double)x : f16[i];
     }
     cr_expect(fd_are_f16_sums(f16, 64));
+    cr_expect_not(fd_are_f16_sums(bf16, 64)); /* fewer bits: another engine */
     cr_expect_not(fd_are_f16_sums(others, 64));
     cr_expect_not(fd_are_f16_sums(halved, 64));
     cr_expect_not(fd_are_f16_sums(f16, 8)); /* too few */
