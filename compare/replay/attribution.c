@@ -146,15 +146,14 @@ static void find_amplifiers(attributing *a) {
 }
 
 /* Rounding turns a choice of experts in a few rows: the others are right, and so is the op. Where softmax is steep, one row of
- * many has bounds that say nothing; an op that is wrong is wrong in more of them. */
+ * many has bounds that say nothing; an op that is wrong is wrong in more of them. And where most rows are shown to be right by what
+ * is left of them, a few that are not are roundings. */
 enum { FEW_CHOICES = 4, VERY_FEW = 16 };
-
-/* Where most rows are shown to be right by what is left of them, a few that are not are roundings. */
 static bool decides_nothing(const attributing *a, int32_t node) {
     const fd_node_finding *f = &a->vague[node];
     if (f->finding == FD_FOUND_NOTHING) return false;
-    bool few_choices = a->n_choice[node] == f->n_odd && FEW_CHOICES * f->n_odd <= a->n_row[node];
-    return !few_choices && !(VERY_FEW * f->n_odd <= a->n_row[node]) &&
+    const bool choices = a->n_choice[node] == f->n_odd;
+    return !((choices ? FEW_CHOICES : VERY_FEW) * f->n_odd <= a->n_row[node]) &&
            !(a->leaves_nothing && !a->residuals.unsure[node] && a->out->suspect[node].finding == FD_FOUND_NOTHING);
 }
 
