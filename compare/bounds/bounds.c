@@ -144,8 +144,7 @@ static fd_code prepare(fd_bound_work *work, double *e[FD_MAX_INPUTS], fd_error *
     work->longest = longest;
     work->row = malloc(sizeof *work->row * n_thread * (size_t)longest);
     fd_op kind = work->node->op;
-    bool weighs = kind == FD_OP_MATMUL || kind == FD_OP_EXPERT_MATMUL || kind == FD_OP_HEAD_MATMUL ||
-                  kind == FD_OP_EXPERT_WEIGHTS;
+    bool weighs = fd_dot_is_product(kind) || kind == FD_OP_EXPERT_WEIGHTS;
     if (weighs) work->scratch = malloc(sizeof *work->scratch * (size_t)(op->n_pos * (2 * longest + 1)));
     if (!work->row || (weighs && !work->scratch))
         return fd_fail(err, FD_ERR_MEMORY, "%s: bounds: out of memory", work->node->name);

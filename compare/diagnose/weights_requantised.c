@@ -116,7 +116,6 @@ static fd_code ask_each(weights_asked *a, fd_error *err) {
 
 /* ---- all of them ---- */
 
-/* Weights of one grid may be nearer to those of another engine, or of scales in 16 bits. */
 /* Squares of binary32's rounding: rows of an embedding that are met exactly decide, whatever products leave. */
 #define NOTHING_LEFT 0x1p-44
 
@@ -133,6 +132,7 @@ static bool are_alike(const fd_requantisation *a, const fd_requantisation *b) {
     return a->rule == b->rule && a->bits == b->bits && a->group == b->group && a->dtype == b->dtype;
 }
 
+/* Weights of one grid may be nearer to those of another engine, or of scales in 16 bits. */
 static fd_code refine(weights_asked *a, fd_error *err) {
     const fd_requantisation first = a->grid[a->first];
     double left[N_VARIANT] = {0};

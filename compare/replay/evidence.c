@@ -245,7 +245,7 @@ bool fd_evidence_products_are_wide(const fd_evidence *e, const fd_numerics_class
     const int32_t bf16 = numerics->u_shown > 0x1p-11;
     int32_t n = 0;
     for (int32_t i = 0; i < e->graph->n_node; i++) {
-        if (!e->stored[i] || !is_product(e->graph->nodes[i].op) || e->graph->nodes[i].layer < 0) continue;
+        if (!e->stored[i] || !fd_dot_is_product(e->graph->nodes[i].op) || e->graph->nodes[i].layer < 0) continue;
         if (!e->wide[2 * i + bf16]) return false;
         n++;
     }

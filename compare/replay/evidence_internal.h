@@ -21,10 +21,6 @@ static inline bool is_copy(const fd_node *node) {
     return node->op == FD_OP_EMBED || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K;
 }
 
-static inline bool is_product(fd_op op) {
-    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_HEAD_MATMUL;
-}
-
 static inline bool of_attention(fd_op op) {
     return op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX;
 }

@@ -47,9 +47,9 @@ fd_class_need fd_evidence_need(const fd_evidence *e, const fd_class_case *wide, 
         bool departs = needed > 0 && 2 * needed >= rounded, attention = in_attention(&nodes[i]);
         need.n_rounded += rounded;
         need.n_needed += needed;
-        need.n_products += rounded > 0 && is_product(nodes[i].op);
-        need.n_products_depart += departs && is_product(nodes[i].op);
-        need.n_products_fit += rounded > 0 && 2 * needed < rounded && is_product(nodes[i].op);
+        need.n_products += rounded > 0 && fd_dot_is_product(nodes[i].op);
+        need.n_products_depart += departs && fd_dot_is_product(nodes[i].op);
+        need.n_products_fit += rounded > 0 && 2 * needed < rounded && fd_dot_is_product(nodes[i].op);
         need.n_attention_depart += departs && attention;
         need.n_mix_depart += departs && nodes[i].op == FD_OP_ATTN_MIX;
         need.n_mix_fit += rounded > 0 && 2 * needed < rounded && nodes[i].op == FD_OP_ATTN_MIX;

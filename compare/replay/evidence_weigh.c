@@ -39,7 +39,7 @@ static bool through_a_part(const fd_evidence *e, int32_t node) {
 static bool may_leave_narrow(const fd_evidence *e, const fd_numerics_class *c, const fd_node *node) {
     /* through others, only that it was rounded is sure */
     if (e->n_way[node->id] > 0 && fd_class_sums_in_16_bits(c)) return true;
-    double u = is_product(node->op) ? fmax(c->u_acc, c->u_acc_f16) : node->op == FD_OP_ATTN_MIX ? c->u_mix : 0;
+    double u = fd_dot_is_product(node->op) ? fmax(c->u_acc, c->u_acc_f16) : node->op == FD_OP_ATTN_MIX ? c->u_mix : 0;
     bool of_sum = fmax(u, of_attention(node->op) ? c->u_acc : 0) > 0x1p-24 && e->wide[2 * node->id + 1];
     return c->u_out > 0x1p-24 || c->u_shown > 0 || of_sum || (node->op == FD_OP_GELU && fd_gelu_is_table(c, node));
 }
@@ -47,7 +47,7 @@ static bool may_leave_narrow(const fd_evidence *e, const fd_numerics_class *c, c
 /* Logits may be rounded at the end, which says nothing of products. */
 static bool is_only_product(const fd_evidence *e, const fd_node *node) {
     for (int32_t i = 0; i < e->graph->n_node && node->layer < 0; i++)
-        if (e->seen[i] && is_product(e->graph->nodes[i].op) && i != node->id) return false;
+        if (e->seen[i] && fd_dot_is_product(e->graph->nodes[i].op) && i != node->id) return false;
     return node->layer < 0;
 }
 
@@ -127,7 +127,7 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     const fd_evidence *e = c->evidence;
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
-    bool product = is_product(node->op);
+    bool product = fd_dot_is_product(node->op);
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
     const bool asked = c->numerics->either && node->op == FD_OP_MATMUL && e->n_way[node->id] == 0; /* factors.h */
     if (c->numerics->either && of_attention(node->op)) return; /* its small products stay in binary32 as a rule */

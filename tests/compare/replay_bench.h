@@ -46,6 +46,9 @@ void expect_at(fd_verdict *v, const char *node, const char *what);
 
 /* The op as the reference computes it: what an override spoils afterwards. */
 void run_clean(const fd_op_args *args);
+/* A copy of input `slot`, [n], to be changed; then the op with it in that input's place, which frees it. */
+float *copy_input(const fd_op_args *args, int slot, int64_t n);
+void run_with(const fd_op_args *args, int slot, float *rows);
 void third_head_scaled(const fd_op_args *args); /* by 1.01 */
 void rounded_to_f16(const fd_op_args *args);
 

@@ -11,14 +11,10 @@
 /* Softmax's weights as a kernel of tiles has them, which it does not record. */
 static void mixed_by(const fd_op_args *args, fd_tile_rule rule, int32_t tile) {
     int64_t n_head = args->node->shape[0], n = args->n_pos * n_head;
-    float *weights = malloc(sizeof *weights * (size_t)(n * args->n_kv));
-    fd_op_args own = *args;
-    memcpy(weights, args->in[0], sizeof *weights * (size_t)(n * args->n_kv));
+    float *weights = copy_input(args, 0, n * args->n_kv);
     for (int64_t i = 0; i < n; i++)
         fd_tile_weights(rule, tile, weights + i * args->n_kv, args->pos0 + (int32_t)(i / n_head) + 1);
-    own.in[0] = weights;
-    run_clean(&own);
-    free(weights);
+    run_with(args, 0, weights);
 }
 static void mixed_in_tiles_of_4(const fd_op_args *args) {
     mixed_by(args, FD_TILES_OUTPUT_STALE, 4);
@@ -54,13 +50,9 @@ static void parts_4(fd_graph *g, fd_node *n) {
 static void row_2_from_row_1(const fd_op_args *args) {
     const fd_node *cache = &args->graph->nodes[args->node->input[1]];
     int64_t width = fd_node_width(cache), n = width * args->n_kv;
-    float *rows = malloc(sizeof *rows * (size_t)n);
-    fd_op_args own = *args;
-    memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
+    float *rows = copy_input(args, 1, n);
     if (args->n_kv > 2) memcpy(rows + 2 * width, rows + width, sizeof *rows * (size_t)width);
-    own.in[1] = rows;
-    run_clean(&own);
-    free(rows);
+    run_with(args, 1, rows);
 }
 static void other_cache_row(fd_graph *g, fd_node *n) {
     (void)g;

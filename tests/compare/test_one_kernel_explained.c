@@ -11,13 +11,10 @@
 /* The last 16 elements of every row are not summed. */
 static void cut_by_16(const fd_op_args *args) {
     const int64_t n_in = args->weight[0]->n_col, n = args->n_pos * n_in;
-    float *rows = malloc(sizeof *rows * (size_t)n);
-    fd_op_args own = *args;
-    cr_assert(rows);
-    for (int64_t i = 0; i < n; i++) rows[i] = i % n_in < n_in - 16 ? ((const float *)args->in[0])[i] : 0;
-    own.in[0] = rows;
-    run_clean(&own);
-    free(rows);
+    float *rows = copy_input(args, 0, n);
+    for (int64_t i = 0; i < n; i++)
+        if (i % n_in >= n_in - 16) rows[i] = 0;
+    run_with(args, 0, rows);
 }
 static void every_product_cut(fd_graph *g, fd_node *n) {
     (void)n;
@@ -73,10 +70,7 @@ static void one_head_for_two(fd_graph *g, fd_node *n) {
 /* exp2 where the rest of the kernel has exp. */
 static void rescaled_by_exp2(const fd_op_args *args) {
     const int64_t n_head = args->node->shape[0], n = args->n_pos * n_head * args->n_kv;
-    float *weights = malloc(sizeof *weights * (size_t)n);
-    fd_op_args own = *args;
-    cr_assert(weights);
-    memcpy(weights, args->in[0], sizeof *weights * (size_t)n);
+    float *weights = copy_input(args, 0, n);
     for (int64_t row = 0; row < args->n_pos * n_head; row++) {
         float *w = weights + row * args->n_kv;
         const int32_t seen = args->pos0 + (int32_t)(row / n_head) + 1;
@@ -89,9 +83,7 @@ static void rescaled_by_exp2(const fd_op_args *args) {
         }
         for (int32_t i = 0; i < seen; i++) w[i] /= sum;
     }
-    own.in[0] = weights;
-    run_clean(&own);
-    free(weights);
+    run_with(args, 0, weights);
 }
 static void tiles_by_exp2(fd_graph *g, fd_node *n) {
     (void)g;

@@ -53,15 +53,10 @@ static void norm_rounded_inside(fd_graph *g, fd_node *n) {
 static void half_unwritten(const fd_op_args *args) {
     const fd_node *cache = &args->graph->nodes[args->node->input[1]];
     const int64_t width = fd_node_width(cache), n = width * args->n_kv;
-    float *rows = malloc(sizeof *rows * (size_t)n);
-    fd_op_args own = *args;
-    cr_assert(rows);
-    memcpy(rows, args->in[1], sizeof *rows * (size_t)n);
+    float *rows = copy_input(args, 1, n);
     for (int64_t i = N_PREFILL * width; i < n; i++)
         if (i % width >= width / 2) rows[i] = 0;
-    own.in[1] = rows;
-    run_clean(&own);
-    free(rows);
+    run_with(args, 1, rows);
 }
 static void one_rank_unwritten(fd_graph *g, fd_node *n) {
     n->override = half_unwritten;
@@ -159,13 +154,10 @@ static void k_of_one_rank_further(fd_graph *g, fd_node *n) {
 /* Of four ranks' sums the third's alone. */
 static void third_rank_alone(const fd_op_args *args) {
     const int64_t n_in = args->weight[0]->n_col, n = args->n_pos * n_in;
-    float *rows = malloc(sizeof *rows * (size_t)n);
-    fd_op_args own = *args;
-    cr_assert(rows);
-    for (int64_t i = 0; i < n; i++) rows[i] = i % n_in * 4 / n_in == 2 ? ((const float *)args->in[0])[i] : 0;
-    own.in[0] = rows;
-    run_clean(&own);
-    free(rows);
+    float *rows = copy_input(args, 0, n);
+    for (int64_t i = 0; i < n; i++)
+        if (i % n_in * 4 / n_in != 2) rows[i] = 0;
+    run_with(args, 0, rows);
 }
 static void not_reduced(fd_graph *g, fd_node *n) {
     (void)g;
