@@ -4,7 +4,7 @@
 
 #include "compare/compare_model.h"
 #include "compare/diagnose/diagnose.h"
-#include "compare/diagnose/weights.h"
+#include "compare/weights/weights.h"
 #include "compare/diff/trace_pair.h"
 #include "compare/measure/measures.h"
 #include "compare/replay/argmax_flip.h"

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "compare/diagnose/approximated.h"
-#include "compare/diagnose/mixed.h"
-#include "compare/diagnose/other_kernel.h"
-#include "compare/diagnose/own_cache.h"
-#include "compare/diagnose/own_products.h"
+#include "compare/class/approximated.h"
+#include "compare/class/mixed.h"
+#include "compare/class/other_kernel.h"
+#include "compare/class/own_cache.h"
+#include "compare/class/own_products.h"
 #include "compare/diagnose/suspects.h"
 
 /* All that departs is as an engine may be meant to be: then nothing was introduced, as far as anybody can tell. */

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/diagnose/cache_type.h"
-#include "compare/diagnose/mixed.h"
-#include "compare/diagnose/narrow.h"
-#include "compare/diagnose/printed.h"
+#include "compare/class/cache_type.h"
+#include "compare/class/mixed.h"
+#include "compare/dump/narrow.h"
+#include "compare/dump/printed.h"
 #include "compare/replay/findings.h"
 
 fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, fd_error *err) {

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/class_by_bug.h"
-#include "compare/diagnose/fused_class.h"
-#include "compare/diagnose/misrecorded.h"
+#include "compare/class/by_bug.h"
+#include "compare/class/fused_class.h"
+#include "compare/dump/misrecorded.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/measure/measure.h"
 #include "compare/replay/rival.h"

@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-#include "compare/diagnose/explanation.h"
-#include "compare/diagnose/misrecorded.h"
+#include "compare/explain/explanation.h"
+#include "compare/dump/misrecorded.h"
 #include "compare/diagnose/overflow.h"
 #include "compare/diff/tensor_diff.h"
 #include "compare/measure/measures.h"
@@ -128,7 +128,7 @@ typedef enum fd_weight_match {
     FD_MATCH_REORDERED, /* its own in another order */
 } fd_weight_match;
 
-/* What the hashes of weights say (diagnose/weights.h), before any op is looked at. */
+/* What the hashes of weights say (weights/weights.h), before any op is looked at. */
 typedef struct fd_verdict_weights {
     bool compared;      /* at least one weight was */
     bool against_model; /* with the model's; else with the other trace's */
@@ -153,7 +153,7 @@ typedef struct fd_verdict_weights {
     char fault[64], summary[192];
     char same_as[192];   /* faults with the same bytes in every one of these weights; "" */
     int32_t n_explained; /* of n_differ, by it */
-    bool by_values; /* no hashes were recorded: what ops gave tells which weights they had, of n_explained */
+    bool by_values;      /* no hashes were recorded: what ops gave tells which weights they had, of n_explained */
     bool replayed;       /* the ops were judged with the weights as this run had them */
     int32_t n_unjudged;  /* nodes that read an unknown weight: not judged */
 } fd_verdict_weights;

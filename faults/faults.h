@@ -1,5 +1,5 @@
 /* Faults: the real bugs of other engines, each a row of a table, injected into a graph before any executor sees it, and
- * tried as an explanation by compare/diagnose/explain.h. docs/faults.md lists them with the public cases they come
+ * tried as an explanation by compare/explain/explain.h. docs/faults.md lists them with the public cases they come
  * from. */
 #ifndef FD_FAULTS_FAULTS_H
 #define FD_FAULTS_FAULTS_H
@@ -28,7 +28,7 @@ typedef struct fd_fault_info {
         roundings; /* of a fault that computes what the op does not: how many an element has, of its row's largest value; else 0 */
     bool all_alike; /* in all rows it does no harm, of which its summary speaks behind a colon */
     bool later;     /* does no harm in a first batch: it shows in those that find rows in the cache */
-    bool hardly; /* leaves out what hardly changes small numbers: rounding of few bits leaves that out as well */
+    bool hardly;    /* leaves out what hardly changes small numbers: rounding of few bits leaves that out as well */
 } fd_fault_info;
 
 int32_t fd_fault_count(void);

@@ -1,5 +1,5 @@
 /* Bugs of tensor-parallel engines, as the whole tensor shows them, with two ranks where no other number is named: what one rank
- * leaves out, takes twice or has from elsewhere. Other numbers of ranks are guesses (compare/diagnose/guess_inputs.c). */
+ * leaves out, takes twice or has from elsewhere. Other numbers of ranks are guesses (compare/explain/guess_inputs.c). */
 #include "faults/internal.h"
 
 #include <math.h>

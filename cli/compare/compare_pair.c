@@ -8,7 +8,7 @@
 #include "cli/import/mapped_trace.h"
 #include "cli/repro/repro.h"
 #include "compare/compare.h"
-#include "compare/diagnose/weights.h"
+#include "compare/weights/weights.h"
 
 fd_code fd_cli_compare_pair(const fd_cli_pair *pair, fd_verdict *verdict, fd_error *err) {
     char absent[sizeof((fd_trace_info *)0)->absent];

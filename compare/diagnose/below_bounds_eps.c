@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "compare/diagnose/below_bounds_internal.h"
-#include "compare/diagnose/parameters.h"
+#include "compare/hypothesis/parameters.h"
 
 /* Of the squares that the named bug takes away, as many; and the slope's standard errors from 0. */
 #define AS_MUCH 0.9

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "compare/diagnose/below_bounds_internal.h"
-#include "compare/diagnose/trial.h"
+#include "compare/explain/trial.h"
 
 /* Of a node in binary32, relative to it: more than an op leaves whose inputs are recorded. */
 #define LEAST_LEFT 0x1p-22

@@ -7,7 +7,7 @@
 #ifndef FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 #define FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 
-#include "compare/diagnose/explain.h"
+#include "compare/explain/explain.h"
 #include "compare/replay/attribution.h"
 
 typedef struct fd_diagnose_options {

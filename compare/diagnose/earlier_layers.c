@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "compare/diagnose/below_bounds_internal.h"
-#include "compare/diagnose/parameters.h"
+#include "compare/hypothesis/parameters.h"
 
 /* Of those that may be, each of which costs a layer's replay in every layer. */
 enum { MOST_ASKED = 6 };

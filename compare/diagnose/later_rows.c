@@ -1,6 +1,6 @@
 #include "compare/diagnose/later_rows.h"
 
-#include "compare/diagnose/trial_rows.h"
+#include "compare/explain/trial_rows.h"
 
 typedef struct question {
     fd_hypothesis h;

@@ -1,8 +1,8 @@
 #include "compare/diagnose/later_steps.h"
 
 #include "compare/diagnose/asked_rows.h"
-#include "compare/diagnose/forms.h"
-#include "compare/diagnose/parameters.h"
+#include "compare/explain/forms.h"
+#include "compare/hypothesis/parameters.h"
 
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/evaluate.h"
+#include "compare/evaluate/evaluate.h"
 
 /* bfloat16 ends 0.4 % before binary32. `tiny`: half of the smallest number above 0. */
 static const struct type {

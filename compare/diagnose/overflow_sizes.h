@@ -3,7 +3,7 @@
 #define FD_COMPARE_DIAGNOSE_OVERFLOW_SIZES_H
 
 #include "compare/diagnose/overflow.h"
-#include "compare/diagnose/variant.h"
+#include "compare/evaluate/variant.h"
 
 /* One node of the span, with what it reads and what should come out. */
 typedef struct fd_overflow_look {

@@ -11,7 +11,7 @@
 #ifndef FD_COMPARE_DIAGNOSE_PROJECTION_H
 #define FD_COMPARE_DIAGNOSE_PROJECTION_H
 
-#include "compare/diagnose/trial_rows.h"
+#include "compare/explain/trial_rows.h"
 
 /* Sums over rows, of one bug at one node, or at several. */
 typedef struct fd_projection {

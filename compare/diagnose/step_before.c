@@ -5,7 +5,7 @@
 
 #include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/later_steps.h"
-#include "compare/diagnose/parameters.h"
+#include "compare/hypothesis/parameters.h"
 
 /* Two steps of one token, the first of which is right; -1: the finding is none such. */
 static int32_t right_step_before(const fd_diagnose_options *ask, const float *z) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "compare/diagnose/asked_rows.h"
-#include "compare/diagnose/parameters.h"
+#include "compare/hypothesis/parameters.h"
 
 /* Scores depend on the difference of two positions. The last one first, it has the other sign, as where RoPE rotates the other way
  * round; in a step whose rows all have one position it is 0, whichever that is. */

@@ -2,7 +2,7 @@
 #ifndef FD_TESTS_COMPARE_RECORDED_RUN_H
 #define FD_TESTS_COMPARE_RECORDED_RUN_H
 
-#include "compare/diagnose/explain.h"
+#include "compare/explain/explain.h"
 
 typedef struct recorded_run {
     const fd_graph *graph; /* borrowed */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
-#include "compare/diagnose/round_scaled.h"
-#include "compare/diagnose/round_type.h"
+#include "compare/hypothesis/round_scaled.h"
+#include "compare/hypothesis/round_type.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/guess_bench.h"
 

@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "compare/diagnose/narrow.h"
+#include "compare/dump/narrow.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/replay_bench.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/printed.h"
+#include "compare/dump/printed.h"
 
 enum { N = 200 };
 

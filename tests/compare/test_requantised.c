@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/diagnose/requantise.h"
+#include "compare/weights/requantise.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/mixed_products.h"
 #include "tests/compare/replay_bench.h"

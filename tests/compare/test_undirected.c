@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "compare/diagnose/undirected.h"
+#include "compare/class/undirected.h"
 
 enum { N_ROW = 12, N_ELEMENT = 128, OUTSTANDING = 5 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/diagnose/weights.h"
+#include "compare/weights/weights.h"
 #include "model/gguf/quant.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/diagnose/weights.h"
+#include "compare/weights/weights.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/compare/said.h"
 

@@ -1,0 +1,159 @@
+#include "base/order.h"
+#include "compare/class/own_cache.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "compare/diagnose/asked_rows.h"
+#include "compare/class/mixed.h"
+#include "compare/hypothesis/round_scaled.h"
+#include "compare/hypothesis/round_type.h"
+#include "compare/explain/trial_rows.h"
+#include "compare/class/undirected.h"
+#include "compare/replay/replay.h"
+
+/* Of the size of the result: four bits leave an eighth of a value. */
+#define MOST_ERROR 0.2
+/* Between the middle half of the rows: how much larger the errors are than those of a rounding that is known; and between any row and the
+ * middle one (the first row of a later step reads hardly more than other steps' rows, which the known rounding leaves alone). A bug that
+ * spares the first position, as all of keys do, or grows with it is far outside. */
+#define MOST_APART       4.0
+#define MOST_FROM_MIDDLE 8.0
+enum { FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
+
+typedef struct own_cache {
+    bool is;
+    double error; /* relative, the largest so far */
+} own_cache;
+
+/* What rounding leaves of a value goes with it, or with the largest of its row or step; in the cache, or in what products of an engine of
+ * 16-bit tensors read: one of binary32 tensors shows more of how it multiplies. */
+static const struct {
+    int32_t type;
+    fd_scale_of scale;
+    int32_t which;
+    fd_op op;
+} known[] = {{FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
+             {FD_ROUND_INT8, FD_SCALE_ROW, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
+             {FD_ROUND_INT8, FD_SCALE_STEP, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
+             {FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_INPUT, FD_OP_MATMUL}};
+
+/* Sorts them. */
+static bool are_together(double *times, int32_t n) {
+    qsort(times, (size_t)n, sizeof *times, fd_order_doubles);
+    const double middle = times[n / 2];
+    const int32_t last = n - 1 - n / AN_OUTSIDER; /* a row that chose another expert */
+    return times[n - 1 - n / 4] <= MOST_APART * times[n / 4] && times[last] <= MOST_FROM_MIDDLE * middle &&
+           middle <= MOST_FROM_MIDDLE * times[0];
+}
+
+/* The errors in each row are so many times the change by a rounding that is known. */
+static fd_code goes_with(const fd_trial_rows *rows, int which, bool *yes, fd_error *err) {
+    const fd_explain_request *r = rows->request;
+    const fd_hypothesis h = {.guess = FD_GUESS_ROUNDED,
+                             .node = -1,
+                             .layer = FD_ANY_LAYER,
+                             .which = known[which].which,
+                             .ops = (int32_t)known[which].op + 1,
+                             .other = known[which].type,
+                             .n = known[which].scale};
+    const int32_t n = r->args.n_pos - r->n_unjudged;
+    fd_variant v;
+    double *times = malloc(sizeof *times * (size_t)(n > 0 ? n : 1));
+    *yes = false;
+    if (!times) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    fd_code code = fd_evaluate(rows->bench, &h, r->args.node->id, false, &v, err);
+    bool known_all = code == FD_OK && v.state == FD_VARIANT_COMPUTED && n >= FEWEST_ROWS;
+    for (int32_t i = 0; i < n && known_all; i++) {
+        const int32_t p = r->n_unjudged + i;
+        times[i] = fd_trial_change_of_row(rows, r->output, p) / fd_trial_change_of_row(rows, v.rows, p);
+        known_all = times[i] > 0 && isfinite(times[i]);
+    }
+    if (known_all) *yes = are_together(times, n);
+    if (code == FD_OK) fd_variant_free(&v);
+    free(times);
+    return code;
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
+    own_cache *out = user;
+    fd_trial_rows rows;
+    fd_undirected errors = {0};
+    (void)options;
+    out->is = false;
+    fd_code code = fd_trial_rows_open(request, &rows, err);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
+    if (fd_is_undirected(&errors) && errors.error <= MOST_ERROR) {
+        out->error = fmax(out->error, errors.error);
+        for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
+            if (known[i].op == FD_OP_KV_WRITE || request->numerics->u_out > 0x1p-24)
+                code = goes_with(&rows, i, &out->is, err);
+    }
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
+/* A cache that is kept so is from its first row on: rows before, past position 0, were seen to be right. */
+static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_finding *f, bool *yes, fd_error *err) {
+    const fd_node *node = &ask->graph->nodes[f->node];
+    const int32_t in_trace = fd_trace_find(ask->trace, node->name), n_kv = f->pos + 1;
+    *yes = false;
+    if (f->z <= FD_LITTLE_BEYOND) return FD_OK; /* rows within the bounds were not seen to be right then */
+    double *row = in_trace < 0 ? NULL : malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, n_kv));
+    if (in_trace >= 0 && !row) return fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
+    fd_code code = FD_OK;
+    for (int32_t p = 1; p < f->pos && row && code == FD_OK && !*yes; p++)
+        code = fd_replay_read_row(ask->trace, in_trace, node, p, n_kv, row + fd_node_row_stride(node, n_kv), row, yes,
+                                  err);
+    free(row);
+    return code;
+}
+
+fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
+                        fd_error *err) {
+    own_cache own = {.is = of->found};
+    for (int32_t i = 0; i < ask->graph->n_node && own.is; i++) {
+        fd_diagnose_options there = *ask;
+        there.finding = &of->introduced[i];
+        there.whole_run = fd_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
+                 fd_departs_in_most_layers(ask->graph, of, i);
+        bool later = false;
+        if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
+        own.is &= !later;
+        if (own.is) FD_TRY(fd_diagnose_look(&there, look, &own, err));
+    }
+    *error = own.error;
+    *yes = own.is;
+    return FD_OK;
+}
+
+/* The trace says that K and V have 16 bits or more. */
+static bool has_no_blocks(const fd_trace *trace) {
+    const char *said = fd_trace_get_info(trace)->kv_type;
+    uint32_t k, v;
+    fd_error none;
+    return said[0] && fd_kv_types_parse(said, &k, &v, &none) == FD_OK && !fd_kv_is_quantised(k) &&
+           !fd_kv_is_quantised(v);
+}
+
+fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of, bool cache_alone, char *to,
+                       size_t size, bool *yes, fd_error *err) {
+    double error;
+    *yes = false;
+    if (cache_alone && has_no_blocks(ask->trace)) return FD_OK;
+    if (!cache_alone) FD_TRY(fd_is_own_way(ask, of, &error, yes, err));
+    if (*yes) {
+        snprintf(to, size, "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
+        return FD_OK;
+    }
+    FD_TRY(fd_is_own_cache(ask, of, &error, yes, err));
+    snprintf(to, size,
+             "off by %.1g of it in no direction, as where K and V, or what products read, are kept in 8 bits or fewer "
+             "with scales that the engine was given, or K and V are rotated before, as llama.cpp does",
+             error);
+    return FD_OK;
+}

@@ -1,0 +1,78 @@
+#include "compare/class/own_products.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "compare/diagnose/below_bounds_internal.h"
+#include "compare/dump/narrow.h"
+#include "compare/class/undirected.h"
+
+/* Of the size of the result. e4m3 keeps four bits of a value: two such factors leave a twenty-seventh, e5m2's and one scale a batch more.
+ * int8 with one scale a row leaves a hundredth. Rounding the result leaves half a unit roundoff. */
+#define MOST_ERROR  0x1p-3
+#define LEAST_ERROR 1.0 /* unit roundoffs of the type that holds the result */
+enum { FEWEST_PRODUCTS = 4 };
+
+typedef struct product {
+    bool seen, own;
+    double error; /* relative */
+} product;
+
+static product weigh(const fd_trial_rows *rows, double u_out) {
+    const fd_undirected errors = fd_weigh_undirected(rows);
+    const bool size = errors.error >= LEAST_ERROR * u_out && errors.error <= MOST_ERROR;
+    return (product){true, size && fd_is_undirected_in_rows(&errors), errors.error};
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
+    const int64_t stride = fd_node_row_stride(request->args.node, request->args.n_kv);
+    const int64_t n = (request->args.n_pos - request->n_unjudged) * stride;
+    const uint32_t type = fd_narrow_type(request->output + request->n_unjudged * stride, n);
+    fd_trial_rows rows;
+    (void)options;
+    product *out = user;
+    if (type == FD_F32) return FD_OK;
+    fd_code code = fd_trial_rows_open(request, &rows, err);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) *out = weigh(&rows, fd_dtype_roundoff(type));
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
+/* A recorded product of the layers. Routers stay as they are in such engines. */
+static bool is_product(const fd_diagnose_options *ask, int32_t i) {
+    const fd_node *node = &ask->graph->nodes[i];
+    const bool is_router = node->weight[0] >= 0 && strstr(ask->graph->weights[node->weight[0]].name, "ffn_gate_inp");
+    return node->op == FD_OP_MATMUL && node->layer >= 0 && !is_router && !(ask->ignored && ask->ignored[i]) &&
+           fd_trace_has_data(ask->trace, node->name);
+}
+
+/* Large biases hide what the factors leave: then the error goes with the rounding of the sum, and says nothing. */
+static bool has_bias(const fd_node *node) {
+    return node->weight[1] >= 0;
+}
+
+static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
+    return other < 0 || of->introduced[i].step < of->introduced[other].step;
+}
+
+fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attribution *of, fd_own_products *out,
+                             fd_error *err) {
+    fd_diagnose_options plain = *ask;
+    int32_t n = 0, n_own = 0;
+    *out = (fd_own_products){.other = -1};
+    plain.numerics = fd_numerics_class_find("hf-bf16"); /* which repeats no rounding of factors */
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        const bool departs = f->finding != FD_FOUND_NOTHING && f->span_first == i;
+        product p = {0};
+        if (is_product(ask, i)) FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
+        n += p.own || (p.seen && !has_bias(&ask->graph->nodes[i]));
+        n_own += p.own;
+        const bool untold = is_product(ask, i) && has_bias(&ask->graph->nodes[i]);
+        if (departs && !p.own && !untold && is_before(of, i, out->other)) out->other = i;
+        if (p.own) out->error = fmax(out->error, p.error);
+    }
+    out->are = n >= FEWEST_PRODUCTS && 4 * n_own >= 3 * n;
+    return FD_OK;
+}

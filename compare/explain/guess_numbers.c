@@ -1,0 +1,300 @@
+#include <math.h>
+
+#include "compare/explain/guesses.h"
+#include "compare/hypothesis/parameters.h"
+#include "compare/explain/solve.h"
+
+typedef fd_code (*try_fn)(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err);
+
+/* Through layers that have several kinds of them: at all of one kind, the norms before attention. */
+static fd_code for_kinds_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    int32_t n_kind = 0, first = FD_ANY_LAYER;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
+            const fd_node *node = &graph->nodes[t->span[i]];
+            if (node->op != op || node->layer < 0) continue;
+            if (first == FD_ANY_LAYER) first = node->layer;
+            n_kind += pass == 0 && node->layer == first;
+            if (pass == 0 || n_kind < 2 || node->layer != first) continue;
+            h.node = node->id;
+            fd_hypothesis every = fd_hypothesis_everywhere(&h, graph);
+            FD_TRY(try_(t, every, node, err));
+        }
+    return FD_OK;
+}
+
+/* At all nodes of that op together and, where there are several, at each alone. `node`: the last of them. */
+static fd_code for_nodes_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_, bool parts, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t n = 0, last = -1;
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (nodes[t->span[i]].op == op) n++, last = t->span[i];
+    if (n == 0 || fd_trial_fits(t)) return FD_OK;
+    h.node = n > 1 ? -1 : last;
+    h.layer = FD_ANY_LAYER;
+    FD_TRY(try_(t, h, &nodes[last], err));
+    if (fd_trial_many_layers(t) && !parts) FD_TRY(for_kinds_of(t, op, h, try_, err));
+    for (int32_t i = 0, done = -1; parts && i < t->n_span && n > 1 && !fd_trial_fits(t); i++) {
+        const fd_node *one = &nodes[t->span[i]];
+        bool by_layer = fd_trial_many_layers(t);
+        if (one->op != op || (by_layer && one->layer == done)) continue;
+        h.node = by_layer ? -1 : one->id;
+        h.layer = by_layer ? one->layer : FD_ANY_LAYER;
+        done = one->layer;
+        FD_TRY(try_(t, h, one, err));
+    }
+    return FD_OK;
+}
+
+/* ---- parameters ---- */
+
+static fd_code try_value(fd_trial *t, fd_hypothesis h, double value, fd_error *err) {
+    h.value = value;
+    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
+}
+
+static fd_code try_dims(fd_trial *t, fd_hypothesis h, int32_t n, double right, fd_error *err) {
+    for (h.n = 0; h.n < 2; h.n++)
+        if (n % 2 == 0 && n != (int32_t)right) FD_TRY(try_value(t, h, n, err));
+    return FD_OK;
+}
+
+static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_parameter *p = &fd_parameters[h.which];
+    double right = fd_parameter_of(p, node);
+    if (node->op == FD_OP_ROPE) {
+        const int32_t dim = node->shape[1],
+                      step = dim >= 64 ? dim / 32 * 2 : 2; /* halves first, then what few models have */
+        for (int32_t n = dim; n >= 2; n = n % 2 == 0 ? n / 2 : 0) FD_TRY(try_dims(t, h, n, right, err));
+        for (int32_t n = step; n < dim && fd_trial_rounds_little(&t->all); n += step)
+            FD_TRY(try_dims(t, h, n, right, err));
+        return FD_OK;
+    }
+    bool offset = node->op == FD_OP_KV_WRITE;
+    /* beyond the last row that is asked about they are nowhere: not written, which is another explanation */
+    int32_t n_row = t->all.request->args.n_pos - t->all.request->n_unjudged, furthest = n_row > 4 ? 4 : n_row - 1;
+    int32_t low = offset ? -4 : 1, high = offset ? furthest : t->all.request->args.n_kv;
+    for (int32_t n = low; n <= high; n++) FD_TRY(try_value(t, h, n, err));
+    return offset ? FD_OK : try_value(t, h, 0, err);
+}
+
+static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_parameter *p = &fd_parameters[h.which];
+    bool found;
+    if (p->whole_only) return try_whole(t, h, node, err);
+    h.value = 0; /* a field that nobody filled in; other numbers' zeros have rows in the table */
+    if (p->op == FD_OP_SWIGLU_CLAMP) FD_TRY(fd_trial_try(t, &h, err));
+    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, fd_parameter_of(p, node), &found, err);
+}
+
+/* ---- positions ---- */
+
+enum { MOST_OFFSET = 64, MOST_ROWS_OF_TILE = 16 };
+
+static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
+    const fd_op_args *args = &t->all.request->args;
+    int32_t prompt = args->first_batch, most_rows = args->row_by_row ? 0 : MOST_ROWS_OF_TILE;
+    const bool far = t->n_span == 1 || node->op == FD_OP_ADD_POSITION; /* some step's length, added again */
+    int32_t n_step = far && n_kv < MOST_OFFSET ? n_kv : 8;
+    const struct {
+        fd_position_rule rule;
+        int32_t low, high;
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8},
+                 {FD_POSITION_OFFSET, -first, -first},
+                 {FD_POSITION_OFFSET, first, first},
+                 {FD_POSITION_OFFSET, prompt, prompt},
+                 {FD_POSITION_OFFSET, -n_step, n_step},
+                 {FD_POSITION_IS, 0, 2},
+                 {FD_POSITION_CLAMPED, -2, -1},
+                 {FD_POSITION_MODULO, 2, n_kv - 1},
+                 {FD_POSITION_AT_MOST, 1, n_kv - 2},
+                 {FD_POSITION_ROUNDED, 8, 8},
+                 {FD_POSITION_ROUNDED, 11, 11},
+                 {FD_POSITION_OF_TILE, 2, most_rows},
+                 {FD_POSITION_REVERSED, prompt, prompt > 1 ? prompt : 0}};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
+            h.which = (int32_t)rules[i].rule;
+            h.n = n;
+            h.end = rules[i].rule == FD_POSITION_OF_TILE ? args->pos0 - args->batch_offset : 0;
+            h.first = rules[i].rule == FD_POSITION_REVERSED ? t->all.request->n_prompt : 0;
+            if (rules[i].rule == FD_POSITION_OFFSET && n == 0) continue;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
+/* ---- keys ---- */
+
+/* Where scores or weights are recorded the set can be read off: keys of weight zero, or score -Inf or h->value, that have none by
+ * right, in every head of every row; h->n: their own rows may see them. */
+static uint64_t keys_without_weight(const fd_trial *t, const fd_hypothesis *h) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    int64_t n_kv = r->args.n_kv, stride = fd_node_row_stride(node, r->args.n_kv);
+    bool scores = node->op == FD_OP_ATTN_SCORES;
+    uint64_t zero = (scores || node->op == FD_OP_ATTN_SOFTMAX) && n_kv <= 64 ? ~0ull : 0, any = 0;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && zero; i++) {
+        int64_t key = i % n_kv;
+        bool visible = scores ? isfinite(t->all.plain.rows[i]) : t->all.plain.rows[i] > 0;
+        if (key > r->args.pos0 + i / stride - (h->n > 0) || !visible) continue;
+        any |= 1ull << key;
+        bool seen = scores ? isfinite(r->output[i]) : r->output[i] > 0 || r->output[i] < 0;
+        if (h->first) seen = r->output[i] < (float)h->value || r->output[i] > (float)h->value;
+        if (seen) zero &= ~(1ull << key);
+    }
+    return zero & any;
+}
+
+enum { MOST_TILE = 128, MOST_NEAR = 8, MOST_SINKS = 4 };
+
+/* Through a span no weights show which keys are hidden: one, or a few in a row, as where a page is lost. */
+static fd_code try_runs_of_keys(fd_trial *t, fd_hypothesis h, int32_t n_kv, fd_error *err) {
+    static const int32_t lengths[] = {1, 2, 3, 4, 8, 16};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int32_t first = 0; first + lengths[i] <= n_kv; first++)
+            for (h.n = 0; h.n < (i == 0 ? 2 : 1) && !fd_trial_fits(t); h.n++) {
+                h.keys = ((UINT64_C(1) << lengths[i]) - 1) << first;
+                FD_TRY(fd_trial_try(t, &h, err));
+            }
+    return FD_OK;
+}
+
+/* Fewer may be equal because K's rows are. */
+enum { FEWEST_OF_ONE_NUMBER = 3 };
+
+/* Scores that depart, all with one number: what a mask writes there that is not -Inf. */
+static bool are_one_number(const fd_trial *t, double *number) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    int64_t n = 0;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        const double c = (double)r->output[i], y = (double)plain->rows[i];
+        if (i % r->args.n_kv > r->args.pos0 + i / stride || fabs(c - y) <= (plain->tau ? plain->tau[i] : 0)) continue;
+        if (!isfinite(c) || (n > 0 && (c < *number || c > *number))) return false;
+        *number = c;
+        n++;
+    }
+    return n >= FEWEST_OF_ONE_NUMBER;
+}
+
+static fd_code try_keys(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    int32_t n_kv = args->n_kv, step = args->pos0 - args->batch_offset;
+    const int32_t most_tile = n_kv / 2 < MOST_TILE ? n_kv / 2 : MOST_TILE;
+    const struct {
+        fd_key_rule rule;
+        int32_t low, high, other_low, other_high;
+    } rules[] = {{FD_KEYS_LAST_N, 1, n_kv - 1, 0, 0},
+                 {FD_KEYS_SINKS, 2, n_kv - 2 < MOST_TILE ? n_kv - 2 : MOST_TILE, 1, MOST_SINKS},
+                 {FD_KEYS_NOT_FIRST_N, 1, n_kv - 1, 0, 0},
+                 {FD_KEYS_NOT_OWN, 1, 1, 0, 0},
+                 {FD_KEYS_NOT_LAST, 1, !args->row_by_row && n_kv == args->batch_end, 0, 0},
+                 {FD_KEYS_FIRST_N, 1, n_kv - 1, 0, 0},
+                 {FD_KEYS_TILE, 2, most_tile, 0, 0},
+                 {FD_KEYS_FIRST_N, 1, n_kv - 1, 1, 1}, /* of few rows the same as a tile */
+                 {FD_KEYS_OF_TILE, 2, args->row_by_row ? 0 : MOST_ROWS_OF_TILE, 0, 0},
+                 {FD_KEYS_FAR, 2, 3, 0, MOST_NEAR},
+                 {FD_KEYS_CHUNK, step > 0 ? step : 1, step, 0, 0}};
+    if (node->op != args->node->op && node->op == FD_OP_ATTN_SCORES) return FD_OK; /* softmax's, then */
+    h.first = node->op == FD_OP_ATTN_SCORES && are_one_number(t, &h.value);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
+            const bool odd_tile = rules[i].rule == FD_KEYS_TILE && (n & (n - 1)) != 0 && n % 8 != 0;
+            if (odd_tile) continue; /* no kernel has it: some number of keys is another reason */
+            h.which = (int32_t)rules[i].rule;
+            h.n = n;
+            h.end = rules[i].rule == FD_KEYS_OF_TILE ? step : 0;
+            for (h.other = rules[i].other_low; h.other <= rules[i].other_high && !fd_trial_fits(t); h.other++)
+                FD_TRY(fd_trial_try(t, &h, err));
+        }
+    h.other = h.end = 0;
+    h.which = FD_KEYS_SET;
+    for (h.n = 0; h.n < 2 && !fd_trial_fits(t); h.n++) {
+        h.keys = keys_without_weight(t, &h);
+        if (h.keys) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return node->op != args->node->op && n_kv <= 64 ? try_runs_of_keys(t, h, n_kv, err) : FD_OK;
+}
+
+static fd_code try_tokens(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    (void)node;
+    for (h.n = -2; h.n <= 2 && !fd_trial_fits(t); h.n++)
+        if (h.n) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_TOKEN_MODULO; /* an id in a type that is too short */
+    for (h.n = 1 << 7; h.n <= 1 << 16 && !fd_trial_fits(t); h.n *= 2) FD_TRY(fd_trial_try(t, &h, err));
+    h.which = FD_TOKEN_BEFORE; /* a step that is fed those of an earlier one; within a step other rows say it */
+    const fd_explain_request *r = t->all.request;
+    const int32_t n_before = r->n_tokens_before + (r->args.pos0 > 0 ? r->n_unjudged : 0);
+    for (h.n = 1; h.n <= n_before && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
+    h.n = -1; /* labels for inputs */
+    return r->n_tokens_after > 0 && !fd_trial_fits(t) ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
+/* Of several that are near the rows none is the name; and what else gives them may be simpler. */
+static void drop_scalings(fd_trial *t) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n; i++) n += t->contenders[i].h.guess == FD_GUESS_SCALING;
+    for (int32_t i = 0; i < t->n && n > 1;) {
+        if (t->contenders[i].h.guess == FD_GUESS_SCALING)
+            fd_trial_drop(t, i);
+        else
+            i++;
+    }
+}
+
+/* Every frequency by the one factor, where the file scales them otherwise. */
+static fd_code try_linear(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const double factors[] = {node->rope.factor, 2, 4, 8, 16, 32, 40, 64};
+    const bool scaled = node->weight[0] >= 0 || node->rope.scaling > FD_ROPE_SCALING_LINEAR;
+    h.which = FD_ROPE_SCALING_LINEAR;
+    for (size_t i = 0; i < sizeof factors / sizeof *factors && scaled && !fd_trial_fits(t); i++) {
+        h.value = factors[i];
+        if (h.value > 1) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* Scalings for longer contexts that published models have, all of them: rows must tell them apart. */
+static fd_code try_scalings(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    static const fd_rope_scaling kinds[] = {FD_ROPE_SCALING_LLAMA3, FD_ROPE_SCALING_YARN, FD_ROPE_SCALING_YARN};
+    static const double factors[] = {8, 32, 4, 16, 2, 40, 64};
+    const int32_t own = t->all.request->args.graph->hparams.n_ctx_train;
+    const int32_t contexts[] = {8192, 4096, 32768, 2048, 16384, own, own / 2, own / 4, own / 8};
+    FD_TRY(try_linear(t, h, node, err));
+    for (int kind = 0; kind < 3 && !fd_trial_fits(t); kind++)
+        for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
+            for (size_t k = 0; k < sizeof contexts / sizeof *contexts; k++) {
+                bool known = contexts[k] < 1;
+                for (size_t earlier = 0; earlier < k; earlier++) known |= contexts[earlier] == contexts[k];
+                h.which = (int32_t)kinds[kind];
+                h.other = kind == 2;
+                h.value = factors[i];
+                h.n = contexts[k];
+                if (!known) FD_TRY(fd_trial_try(t, &h, err));
+            }
+    drop_scalings(t);
+    return FD_OK;
+}
+
+fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
+    for (int32_t i = 0; i < fd_n_parameter; i++) {
+        fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
+        FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));
+    }
+    FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
+    fd_hypothesis table = {.guess = FD_GUESS_POSITION, .ops = FD_OP_ADD_POSITION + 1};
+    FD_TRY(for_nodes_of(t, FD_OP_ADD_POSITION, table, try_positions, parts, err));
+    fd_op keys[] = {FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_SCORES}; /* of scores where these are recorded */
+    for (int i = 0; i < 2; i++) {
+        fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};
+        FD_TRY(for_nodes_of(t, keys[i], h, try_keys, parts, err));
+    }
+    const bool everywhere = !fd_trial_many_layers(t) && !t->heads && !t->n_rank; /* no head and no rank has its own */
+    if (everywhere)
+        FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_SCALING}, try_scalings, false, err));
+    return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);
+}

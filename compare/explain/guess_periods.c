@@ -1,0 +1,107 @@
+/* What weights are read as, by what comes again along a row, or in all rows: elements of every so many that an engine does not write, and blocks of a quantised weight that it does
+ * not read. */
+#include <math.h>
+
+#include "compare/explain/guesses.h"
+
+/* Lanes of a warp to a superblock of ggml. */
+enum { SHORTEST = 2, LONGEST = 256 };
+
+/* Elements that are zero in every row are [*first, *end) of every `period`, all of these and no others. */
+static bool zeros_repeat(const fd_explain_request *r, int64_t width, int32_t period, int32_t *first, int32_t *end) {
+    bool zero[LONGEST], any = false;
+    for (int32_t k = 0; k < period; k++) zero[k] = true;
+    for (int64_t row = r->n_unjudged; row < r->args.n_pos; row++)
+        for (int64_t i = 0; i < width; i++) {
+            const float x = r->output[row * width + i];
+            zero[i % period] &= !(x < 0 || x > 0);
+        }
+    *first = *end = 0;
+    for (int32_t k = 0; k < period; k++) {
+        if (!zero[k]) continue;
+        if (any && k != *end) return false;
+        if (!any) *first = k;
+        *end = k + 1;
+        any = true;
+    }
+    return any && *end - *first < period;
+}
+
+fd_code fd_guess_periodic_zeros(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    const int64_t width = fd_node_row_stride(node, r->args.n_kv);
+    if (node->over_kv || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K) return FD_OK;
+    for (int32_t period = SHORTEST; period <= LONGEST && 2 * period <= width && !fd_trial_fits(t); period *= 2) {
+        fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .n = period};
+        if (width % period == 0 && zeros_repeat(r, width, period, &h.first, &h.end)) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* Blocks of 32 of every superblock: which run of them is not read, or is read alone. */
+enum { BLOCK = 32 };
+
+static fd_code try_run(fd_trial *t, fd_hypothesis *h, int32_t first, int32_t n, fd_error *err) {
+    double distance;
+    h->first = first;
+    h->n = n;
+    FD_TRY(fd_trial_distance(t, &t->few, h, &distance, err));
+    return distance < t->few_left / 8 ? fd_trial_try(t, h, err) : FD_OK;
+}
+
+/* A vector's lanes: one is lost where they are added up, or counted twice. */
+static fd_code try_lanes(fd_trial *t, const fd_node *node, int64_t width, fd_error *err) {
+    for (int32_t lanes = 4; lanes <= BLOCK && width % lanes == 0; lanes *= 2)
+        for (int32_t lane = 0; lane < lanes; lane++)
+            for (int times = 0; times <= 2 && !fd_trial_fits(t); times += 2) {
+                fd_hypothesis h = {
+                    .guess = FD_GUESS_INPUT_TAIL, .node = node->id, .end = lanes, .other = 1, .value = times};
+                FD_TRY(try_run(t, &h, lane, 1, err));
+            }
+    return FD_OK;
+}
+
+fd_code fd_guess_blocks_of_sums(fd_trial *t, const fd_node *node, fd_error *err) {
+    if (node->op != FD_OP_MATMUL && node->op != FD_OP_EXPERT_MATMUL) return FD_OK;
+    const int64_t width = t->all.request->args.graph->weights[node->weight[0]].n_col;
+    FD_TRY(try_lanes(t, node, width, err));
+    for (int32_t each = 2 * BLOCK; each <= LONGEST && width % each == 0; each *= 2) {
+        fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .end = each, .other = 1};
+        for (int32_t n = BLOCK; n < each; n += BLOCK)
+            for (int32_t first = 0; first + n <= each && !fd_trial_fits(t); first += BLOCK)
+                FD_TRY(try_run(t, &h, first, n, err));
+    }
+    return FD_OK;
+}
+
+/* Rows for each direction, so that few directions are no matter of few rows; and most rows and columns depart. */
+enum { MOST_RANK = 16, ROWS_A_DIRECTION = 2 };
+
+static bool departs_everywhere(const fd_trial *t, int64_t width) {
+    const fd_explain_request *r = t->all.request;
+    const fd_variant *plain = &t->all.plain;
+    const int64_t n = (r->args.n_pos - r->n_unjudged) * width;
+    int64_t beyond = 0;
+    for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++) {
+        int64_t own = 0;
+        for (int64_t i = row * width; i < (row + 1) * width; i++)
+            own += !(fabs((double)r->output[i] - (double)plain->rows[i]) <= (plain->tau ? plain->tau[i] : 0));
+        if (4 * own < width) return false;
+        beyond += own;
+    }
+    return 2 * beyond >= n;
+}
+
+fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *node = r->args.node;
+    const int32_t n = r->args.n_pos - r->n_unjudged, width = (int32_t)fd_node_width(node);
+    /* rows that are no longer than that, a router's, have few directions whatever they depart by */
+    const int32_t most = width < n ? width : n;
+    fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
+    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, width)) return FD_OK;
+    for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < most && !fd_trial_fits(t); h.n++)
+        FD_TRY(fd_trial_try(t, &h, err));
+    return FD_OK;
+}

@@ -1,0 +1,34 @@
+#include "compare/explain/judged_rows.h"
+
+#include <math.h>
+
+fd_judged_rows fd_judged_rows_of(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    return (fd_judged_rows){
+        r, &t->all.plain, r->args.node, fd_node_row_stride(r->args.node, r->args.n_kv), r->n_unjudged, r->args.n_pos};
+}
+
+bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x) {
+    const double tau = j->plain->tau ? j->plain->tau[i] : 0;
+    return fabs((double)j->r->output[i] - (double)x) <= tau;
+}
+
+bool fd_judged_is_that_of(const fd_judged_rows *j, int64_t i, int64_t right) {
+    const double tau = j->plain->tau ? j->plain->tau[right] : 0;
+    return fabs((double)j->r->output[i] - (double)j->plain->rows[right]) <= tau;
+}
+
+bool fd_judged_is_right(const fd_judged_rows *j, int64_t i) {
+    return fd_judged_is_that_of(j, i, i);
+}
+
+bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end) {
+    *first = *end = 0;
+    for (int64_t i = j->first * j->width; i < j->n * j->width; i++) {
+        const int32_t column = (int32_t)(i % j->width);
+        if (fd_judged_is_right(j, i)) continue;
+        if (*end == 0 || column < *first) *first = column;
+        if (column >= *end) *end = column + 1;
+    }
+    return *end > 0;
+}

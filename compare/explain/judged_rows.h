@@ -1,0 +1,26 @@
+/* The rows of the node asked about, as the candidate has them and as they should be: what guesses read off them. */
+#ifndef FD_COMPARE_EXPLAIN_JUDGED_ROWS_H
+#define FD_COMPARE_EXPLAIN_JUDGED_ROWS_H
+
+#include "compare/explain/trial.h"
+
+typedef struct fd_judged_rows {
+    const fd_explain_request *r;
+    const fd_variant *plain;
+    const fd_node *node;
+    int64_t width;
+    int32_t first, n; /* rows [first, n) */
+} fd_judged_rows;
+
+fd_judged_rows fd_judged_rows_of(const fd_trial *t);
+
+/* Element i of the candidate's rows is x, or what it should be, as far as rounding goes. */
+bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x);
+bool fd_judged_is_right(const fd_judged_rows *j, int64_t i);
+/* What stands at i is what should stand at `right`, within that one's bound. */
+bool fd_judged_is_that_of(const fd_judged_rows *j, int64_t i, int64_t right);
+
+/* Columns [*first, *end) that depart in any row; false: none. */
+bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end);
+
+#endif

@@ -1,0 +1,79 @@
+/* Explanations while they are tried: each is computed and set against the candidate's values; those that are not
+ * clearly beyond stay as contenders. */
+#ifndef FD_COMPARE_EXPLAIN_TRIAL_H
+#define FD_COMPARE_EXPLAIN_TRIAL_H
+
+#include "compare/explain/explanation.h"
+#include "compare/explain/trial_rows.h"
+
+typedef struct fd_contender {
+    fd_hypothesis h;
+    fd_explain_fit fit;
+    fd_variant variant;
+    int64_t
+        evidence;  /* finite elements that it explains and the op as it should be does not, here and at other nodes */
+    bool refuted;  /* by another node */
+    bool asked;    /* readers.h */
+    bool in_group; /* named together with the best one */
+} fd_contender;
+
+/* Rows of which the middle one is taken; more are never asked about at once (MOST_ROWS of diagnose.c). */
+enum { FD_TRIAL_MIDDLE = 64 };
+
+typedef struct fd_trial {
+    fd_trial_rows all, few; /* few.bench NULL: there are none */
+    fd_trial_rows smooth;   /* all, as a class computes them that takes no steps; bench NULL: not asked for yet */
+    fd_explain_request without_steps; /* its request */
+    fd_explanation *out;
+    double few_left,
+        all_left;  /* what the op as it should be leaves of the few rows, and of all, as fd_trial_distance says it */
+    int32_t *span; /* [n_span] the nodes that the one asked about is computed through, itself last; owned */
+    int32_t n_span;
+    fd_contender *contenders; /* owned; not clearly beyond, best first */
+    int32_t n;
+    uint64_t heads;       /* what is tried holds in these alone; 0: in all */
+    int32_t from, to;     /* what is tried holds in elements [from, to) of a row alone; to 0: in all */
+    int32_t since;        /* what is tried holds from this position on; 0: everywhere */
+    int32_t rank, n_rank; /* what is tried holds on this rank alone; n_rank 0: on all */
+    double spent;         /* multiplications on few rows so far */
+    bool op_refuted;      /* the op as it should be is clearly beyond, here or at another node that a fault explains */
+} fd_trial;
+
+/* out->unmodified is filled. plain.state of trial->all says whether the node can be computed at all. */
+fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd_trial *trial, fd_error *err);
+void fd_trial_close(fd_trial *trial);
+
+fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
+/* trial_contenders.c. Keep takes the variant, also after a failure. */
+fd_code fd_trial_keep(fd_trial *trial, fd_contender *contender, fd_error *err);
+void fd_trial_drop(fd_trial *trial, int32_t contender);
+
+/* Does the span run through more than one layer? */
+bool fd_trial_many_layers(const fd_trial *trial);
+
+/* So much was tried that a person would wait too long for more. Then nothing more is tried. */
+bool fd_trial_exhausted(const fd_trial *trial);
+
+/* By other steps: not to be tried. */
+bool fd_trial_is_refuted(const fd_trial *trial, const fd_hypothesis *h);
+
+/* Some contender gives the candidate's values, and far better than the op as it should be. */
+bool fd_trial_fits(const fd_trial *trial);
+
+/* Does `a` leave so much less than `b` that chance cannot have done it? Bounds say how far rounding may go, which through
+ * many ops is further than it goes: errors of rounding are many and unordered, so an explanation that takes most of them
+ * away, over hundreds of elements, is no rounding however small they are. */
+bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b);
+
+/* z ≤ 1; through a span, whose bounds are sampled, a little more where little is left of the residual. */
+bool fd_trial_is_fit(const fd_trial *trial, const fd_explain_fit *fit);
+
+/* How far `rows`, the few or all, are from a hypothesis: the root of the mean square of the residuals over the bounds of the op
+ * as it should be; +Inf where it cannot be computed or a NaN is one side's alone. */
+fd_code fd_trial_distance(fd_trial *trial, const fd_trial_rows *rows, const fd_hypothesis *h, double *distance,
+                          fd_error *err);
+
+void fd_trial_note_runner_up(fd_trial *trial, const fd_explain_fit *fit);
+fd_explain_fit fd_trial_fit(const fd_trial *trial, const fd_hypothesis *h, const fd_variant *variant);
+
+#endif
