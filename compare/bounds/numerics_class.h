@@ -37,6 +37,7 @@ typedef struct fd_numerics_class {
     bool
         either; /* each product with a weight rounds its factors by u_in, or not at all: values tell (replay/factors.h) */
     bool all_products; /* u_factor is true of logits and routers, too */
+    bool several_rows; /* u_factor is true of calls of several rows alone (replay/several_rows.h), of attention too */
     double u_factor;   /* both factors of products with weights, which a replay repeats; logits' and routers' may be */
     bool
         int8_rows; /* these factors are int8, with a scale in binary32 for each row of activations; u_factor: about what
@@ -60,7 +61,7 @@ bool fd_class_rounds_to_steps(const fd_numerics_class *class_);
 /* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
 bool fd_class_leaves_nothing(const fd_numerics_class *class_);
 
-/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, ggml-cuda-f32kv, int8-f32kv, int8-64-f32kv, int8-128-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, f16kv, ggml-cpu-f16kv,
+/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, ggml-cuda-f32kv, int8-f32kv, int8-64-f32kv, int8-128-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, tf32-gemm, tf32-gemm-eager, f16kv, ggml-cpu-f16kv,
  * int8-f16kv, int8-64-f16kv, int8-128-f16kv, int8-rows-f16kv, w8a8-f16kv, f16-attention, ggml-cpu, ggml-cuda, ggml-cpu-fa, ggml-cuda-fa, f16, mixed-f16, tf32, tf32-cut, q8, llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, mixed-bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);

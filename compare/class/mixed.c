@@ -176,7 +176,7 @@ static bool is_decode_alone(const fd_diagnose_options *ask, const fd_attribution
     for (int32_t i = 0; i < ask->graph->n_node && alone; i++) {
         const fd_node_finding *f = &of->introduced[i];
         if (f->finding == FD_FOUND_NOTHING) continue;
-        const int32_t step = fd_step_of(ask->trace, f->pos);
+        const int32_t step = fd_trace_step_of(ask->trace, f->pos);
         alone = step > 0 && steps[step].n_pos == 1 && fd_departs_in_all_layers(ask->graph, of, f);
     }
     return alone;

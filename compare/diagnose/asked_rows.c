@@ -62,12 +62,6 @@ static int32_t most_rows(const span_cost *cost) {
     return rows > MOST_ROWS ? MOST_ROWS : rows < FEWEST_ROWS ? FEWEST_ROWS : (int32_t)rows;
 }
 
-int32_t fd_step_of(const fd_trace *trace, int32_t pos) {
-    int32_t step = 0;
-    while (step + 1 < fd_trace_n_step(trace) && fd_trace_steps(trace)[step + 1].pos0 <= pos) step++;
-    return step;
-}
-
 int32_t fd_prompt_length(const fd_trace *trace) {
     const fd_trace_step *steps = fd_trace_steps(trace);
     int32_t n = 0;

@@ -14,10 +14,6 @@ typedef struct fd_asked_rows {
 /* Was the node recorded, and not set aside? */
 bool fd_asked_is_recorded(const fd_diagnose_options *options, const fd_node *node);
 
-/* The step of `trace` that holds `pos`. A finding's own number is not that: it counts the steps of the reference, which may have been fed
- * the same tokens in other calls. */
-int32_t fd_step_of(const fd_trace *trace, int32_t pos);
-
 /* Positions before the run's first step of one row. */
 int32_t fd_prompt_length(const fd_trace *trace);
 

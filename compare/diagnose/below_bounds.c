@@ -107,7 +107,7 @@ fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, i
                                  int32_t span_first) {
     return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
                              .node = node,
-                             .step = fd_step_of(trace, p->pos),
+                             .step = fd_trace_step_of(trace, p->pos),
                              .pos = p->pos,
                              .worst = p->element,
                              .candidate = p->candidate,

@@ -7,7 +7,7 @@
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 
 static int32_t own_step(const fd_diagnose_options *ask) {
-    return fd_step_of(ask->trace, ask->finding->pos);
+    return fd_trace_step_of(ask->trace, ask->finding->pos);
 }
 
 static int32_t own_step_begins(const fd_diagnose_options *ask) {

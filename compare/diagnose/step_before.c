@@ -11,7 +11,7 @@
 static int32_t right_step_before(const fd_diagnose_options *ask, const float *z) {
     const fd_node_finding *f = ask->finding;
     const fd_trace_step *steps = fd_trace_steps(ask->trace);
-    const int32_t step = fd_step_of(ask->trace, ask->finding->pos);
+    const int32_t step = fd_trace_step_of(ask->trace, ask->finding->pos);
     if (step < 1 || f->span_first == f->node || ask->n_without > 0) return -1;
     if (steps[step].n_pos != 1 || steps[step - 1].n_pos != 1) return -1;
     const float before = z[steps[step - 1].pos0];

@@ -12,10 +12,7 @@ int32_t fd_tokens_part(const fd_trace *ref, const fd_trace *cand) {
 }
 
 static int32_t step_of(const fd_trace *trace, int32_t pos) {
-    const fd_trace_step *steps = fd_trace_steps(trace);
-    for (int32_t i = 0; i < fd_trace_n_step(trace); i++)
-        if (pos >= steps[i].pos0 && pos < steps[i].pos0 + steps[i].n_pos) return i;
-    return -1;
+    return pos >= 0 && pos < fd_trace_n_pos(trace) ? fd_trace_step_of(trace, pos) : -1;
 }
 
 static bool in_prompt(const fd_trace *trace, int32_t pos) {

@@ -93,7 +93,7 @@ typedef struct fd_attribution_options {
     bool rows_alone;   /* on_row is all that is asked for: nothing is found */
     bool values_alone; /* nor are bounds: each row's tau is 0. A fifth of the work or less */
     bool sample; /* judge the first 8 and last 8 positions of the first, middle and last layer (to infer a class); the
-                    first 16 where replaying what lies between would take matrix products */
+                    first 16 where replaying what lies between would take more work than they do */
 } fd_attribution_options;
 
 /* *out is freed with fd_attribution_free, also after a failure. */

@@ -22,16 +22,8 @@ bool fd_cuda_computes(const fd_replay *replay, const fd_node *node) {
 /* ---- which ---- */
 
 static int32_t rows_of_call(const fd_replay *replay, int32_t pos) {
-    const fd_trace_step *steps = fd_trace_steps(replay->o.trace);
-    int32_t first = 0, end = fd_trace_n_step(replay->o.trace);
-    while (end - first > 1) {
-        const int32_t middle = (first + end) / 2;
-        if (steps[middle].pos0 <= pos)
-            first = middle;
-        else
-            end = middle;
-    }
-    return end > first ? steps[first].n_pos : 1;
+    const fd_trace *trace = replay->o.trace;
+    return fd_trace_n_step(trace) > 0 ? fd_trace_steps(trace)[fd_trace_step_of(trace, pos)].n_pos : 1;
 }
 
 fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many) {

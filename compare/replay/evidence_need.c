@@ -65,7 +65,7 @@ static bool repeats_factors_of_all(const fd_evidence *e, const fd_numerics_class
         const fd_node *node = &e->graph->nodes[i];
         if (node->op != FD_OP_MATMUL || node->layer < 0) continue;
         const fd_dot_type type = fd_dot_type_of(tight, node, &e->graph->weights[node->weight[0]], 0);
-        if (type == FD_DOT_BF16 || (type == FD_DOT_F16 && u <= 0x1p-11)) return false;
+        if (type == FD_DOT_BF16 || ((type == FD_DOT_F16 || type == FD_DOT_TF32) && u <= 0x1p-11)) return false;
         n += type != FD_DOT_AS_IS;
     }
     return n > 0;

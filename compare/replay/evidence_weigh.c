@@ -62,10 +62,7 @@ static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, 
 /* A position that was a step by itself: where a product rounds by its shape, one row is not rounded. */
 static bool is_step_alone(const fd_evidence *e, int32_t slot) {
     const int32_t pos = slot < MOST_SLOTS / 2 ? slot : slot + e->n_pos - e->n_slot;
-    const fd_trace_step *steps = fd_trace_steps(e->trace);
-    for (int32_t i = 0; i < fd_trace_n_step(e->trace); i++)
-        if (steps[i].pos0 == pos) return steps[i].n_pos == 1;
-    return false;
+    return fd_trace_n_step(e->trace) > 0 && fd_trace_steps(e->trace)[fd_trace_step_of(e->trace, pos)].n_pos == 1;
 }
 
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those
@@ -210,6 +207,9 @@ void fd_evidence_weigh(fd_class_case *c) {
             if (!(row->z <= z)) z = row->z;
             c->n_rows_left += row->z >= 0 && row->through && !narrow && !(row->left <= 1);
             vague |= row->z >= 0 && row->vague;
+            if (row->z < 0 || !is_step_alone(e, p)) continue;
+            c->n_alone++;
+            c->n_alone_left += row->through ? !(row->left <= 1) : !(row->z <= 1);
         }
         if (z == -1) continue;
         double remains, left = left_of(c, i, &remains);

@@ -107,7 +107,7 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
     int64_t n = replay->n_pos * width, block = fd_dot_block(type, weight ? weight->n_col : width);
     double *e = malloc(sizeof *e * (size_t)n);
     if (!e) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
-    double of_value = type == FD_DOT_F16 ? 0x1p-10 : 0x1p-7; /* where values are rounded by themselves */
+    double of_value = type == FD_DOT_BF16 ? 0x1p-7 : 0x1p-10; /* where values are rounded by themselves */
 #pragma omp parallel for if (n > MANY)
     for (int64_t first = 0; first < n; first += block) {
         int64_t end = first + block < n ? first + block : n;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "dumpers/store/place.h"
 #include "faults/faults.h"
 
@@ -66,18 +67,39 @@ static void find_needed(const fd_attribution_options *o, const bool *whole, fd_r
     }
 }
 
-/* What a sample's last positions read of those between: caches, and what unrecorded ones are made of. Matrix products are
- * not worth it: false. */
-static bool find_in_gap(const fd_attribution_options *o, const bool *whole, bool *in_gap) {
-    const fd_graph *graph = o->graph;
+/* What a sample's last positions read of those between: caches, and what unrecorded ones are made of. */
+static void find_in_gap(const fd_graph *graph, const bool *whole, bool *in_gap) {
     for (int32_t i = graph->n_node - 1; i >= 0; i--) {
-        const fd_node *node = &graph->nodes[i];
-        in_gap[i] |= node->op == FD_OP_KV_WRITE;
-        if (!in_gap[i] || whole[i]) continue;
-        if (node->op != FD_OP_KV_WRITE && node->op != FD_OP_ROPE) return false;
-        need_inputs(node, in_gap);
+        in_gap[i] |= graph->nodes[i].op == FD_OP_KV_WRITE;
+        if (in_gap[i] && !whole[i]) need_inputs(&graph->nodes[i], in_gap);
     }
-    return true;
+}
+
+/* Multiplications of a row by weights, of `nodes` but those that are `known`; an expert's are all experts'. */
+static double products_of(const fd_graph *graph, const bool *nodes, const bool *known) {
+    double n = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (!nodes[i] || (known && known[i]) || !fd_dot_is_product(graph->nodes[i].op)) continue;
+        const fd_weight *weight = &graph->weights[graph->nodes[i].weight[0]];
+        n += (double)weight->n_row * (double)weight->n_col;
+    }
+    return n;
+}
+
+/* The first positions and the last ones, where a step of one row has kernels of its own. What lies between is worth as much as these. */
+static void choose_positions(const fd_attribution_options *o, const bool *whole, fd_replay_plan *plan) {
+    const int32_t between = o->n_pos - 2 * SAMPLE;
+    plan->most = SAMPLE;
+    if (between <= 0) return;
+    find_in_gap(o->graph, whole, plan->in_gap);
+    for (int32_t i = 0; i < o->graph->n_node; i++) plan->in_gap[i] &= plan->needed[i];
+    if (between * products_of(o->graph, plan->in_gap, whole) <=
+        2 * SAMPLE * products_of(o->graph, plan->needed, NULL)) {
+        plan->gap = SAMPLE;
+        plan->gap_end = o->n_pos - SAMPLE;
+    } else {
+        plan->n_pos = plan->gap = plan->gap_end = 2 * SAMPLE;
+    }
 }
 
 fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *plan, fd_error *err) {
@@ -93,17 +115,8 @@ fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *pla
     if (o->sample) FD_TRY(choose_sample(o->graph, plan->judged, err));
     for (size_t i = 0; i < n && o->wanted; i++) plan->judged[i] &= o->wanted[i];
     FD_TRY(find_whole(o, o->n_pos, &whole, err));
-    if (o->sample) {
-        plan->most = SAMPLE;
-        if (o->n_pos > 2 * SAMPLE && find_in_gap(o, whole, plan->in_gap)) {
-            plan->gap = SAMPLE;
-            plan->gap_end = o->n_pos - SAMPLE;
-        } else if (o->n_pos > 2 * SAMPLE) {
-            plan->n_pos = plan->gap = plan->gap_end = 2 * SAMPLE;
-        }
-    }
     find_needed(o, whole, plan);
-    for (size_t i = 0; i < n; i++) plan->in_gap[i] &= plan->needed[i];
+    if (o->sample) choose_positions(o, whole, plan);
     free(whole);
     return FD_OK;
 }

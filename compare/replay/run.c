@@ -8,6 +8,7 @@
 #include "compare/products/products.h"
 #include "compare/products/run_op.h"
 #include "compare/replay/cuda_kernels.h"
+#include "compare/replay/several_rows.h"
 #include "model/gguf/quant.h"
 
 static fd_code narrow(const double *x, int64_t n, float **out, fd_error *err) {
@@ -220,6 +221,7 @@ fd_code fd_replay_run_rounded(fd_replay *replay, fd_op_args args, fd_error *err)
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
     if (fd_cuda_computes(replay, node)) return fd_cuda_run(replay, args, err);
+    if (fd_several_rows_computes(replay, node)) return fd_several_rows_run(replay, args, err);
     if (fd_gelu_is_table(replay->o.numerics, node)) return run_gelu_table(replay, args, err);
     fd_dot_type type = dot_type(replay, &args);
     double *copy = NULL;

@@ -183,7 +183,8 @@ static bool take_case(void *user, int32_t i) {
     if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));
     bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));
     s->explained |= fd_case_leaves_nothing(own) && fd_case_unexplained(own) == 0;
-    bool left = fd_class_leaves_nothing(own->numerics) && (own->n_left > 0 || own->loses_to_steps);
+    /* of a few rows: single ones, which another class's kernels multiply otherwise */
+    bool left = fd_class_leaves_nothing(own->numerics) && (own->n_rows_left > 0 || own->loses_to_steps);
     bool explains_all = own->n_beyond == 0 && own->n_outside == 0 && !left && own->numerics->u_out >= c->stored && sure;
     return !explains_all && c->n < FD_MOST_CLASSES;
 }

@@ -99,8 +99,7 @@ const float *fd_trace_sink(const fd_trace *trace, int32_t pos, int32_t *n_layer,
 
 /* ---- tensors ---- */
 
-/* Is `pos` one of the last `n` positions of its step? */
-static bool is_at_end(const fd_trace *trace, int32_t pos, int32_t n) {
+int32_t fd_trace_step_of(const fd_trace *trace, int32_t pos) {
     int32_t low = 0, high = trace->n_step;
     while (high - low > 1) {
         const int32_t middle = low + (high - low) / 2;
@@ -109,7 +108,13 @@ static bool is_at_end(const fd_trace *trace, int32_t pos, int32_t n) {
         else
             high = middle;
     }
-    return pos >= trace->steps[low].pos0 + trace->steps[low].n_pos - n;
+    return low;
+}
+
+/* Is `pos` one of the last `n` positions of its step? */
+static bool is_at_end(const fd_trace *trace, int32_t pos, int32_t n) {
+    const fd_trace_step *step = &trace->steps[fd_trace_step_of(trace, pos)];
+    return pos >= step->pos0 + step->n_pos - n;
 }
 
 /* Why position `pos` of the node cannot be read; NULL when it can, all of it or in part. */

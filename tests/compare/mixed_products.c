@@ -87,6 +87,27 @@ void tf32_factors(const fd_op_args *args) {
     else
         multiply(args, in_tf32, in_tf32, NULL);
 }
+
+void tf32_of_several_rows(const fd_op_args *args) {
+    const fd_node *node = args->node, *nodes = args->graph->nodes;
+    if (args->n_pos == 1 || args->weight[0]) {
+        if (args->n_pos == 1)
+            run_clean(args);
+        else
+            multiply(args, in_tf32, in_tf32, NULL);
+        return;
+    }
+    const int64_t n_q = args->n_pos * fd_node_row_stride(&nodes[node->input[0]], args->n_kv),
+                  n_k = args->n_kv * fd_node_row_stride(&nodes[node->input[1]], args->n_kv);
+    fd_op_args own = *args;
+    float *k = copy_input(args, 1, n_k), *q = copy_input(args, 0, n_q);
+    in_tf32(k, n_k);
+    in_tf32(q, n_q);
+    own.in[1] = k;
+    run_with(&own, 0, q);
+    free(k);
+}
+
 static void cut_13_bits(float *row, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         int exponent;

@@ -46,6 +46,7 @@ static const struct {
     {"bfloat16 products of weights that are as they were", "mixed-bf16", "*", bf16_activations, 0, true},
     {"TF32 beside some shapes", "tf32", "*", tf32_factors, 0, true},
     {"TF32 beside some shapes, with biases", "tf32", FUSED, tf32_factors, 1, true},
+    {"TF32 of several rows", "tf32-gemm", "*l_out,logits", tf32_of_several_rows, 1, true},
     {"TF32 cut off, rounded or neither", "tf32-cut", "*", tf32_cut_factors, 0, true},
     {"TF32 cut off, rounded or neither, with biases", "tf32-cut", FUSED, tf32_cut_factors, 1, true},
     {"binary16 factors, single rows summed in binary16", "ggml-cpu-f32kv", "*", f16_sums_of_single_rows, 1, true},
@@ -72,6 +73,26 @@ Test(mixed_classes, sound_engines_are_noise_in_their_own_class) {
         }
         close_model(&b);
     }
+}
+
+/* Scores and the weighted sum are products of several rows as well; single rows, which tell, are the last ones. */
+Test(mixed_classes, eager_attention_on_tensor_cores_is_noise_in_a_class_of_its_own) {
+    static const char *const recorded[] = {"*l_out,logits", FUSED, "*"};
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *graph = engine(&b, tf32_of_several_rows, "", true);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ATTN_SCORES || graph->nodes[i].op == FD_OP_ATTN_MIX)
+            graph->nodes[i].override = tf32_of_several_rows;
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = recorded[i]};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        cr_expect_eq(v.status, FD_NOISE, "%s: %s at %s", recorded[i], fd_verdict_status_name(v.status),
+                     v.divergence.node);
+        cr_expect_str_eq(v.replay.numerics, "tf32-gemm-eager", "%s: %s", recorded[i], v.replay.numerics);
+        fd_verdict_free(&v);
+    }
+    fd_graph_free(graph);
+    close_model(&b);
 }
 
 /* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */

@@ -1,0 +1,72 @@
+#include "compare/replay/several_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_attention(const fd_node *node) {
+    return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
+}
+
+bool fd_several_rows_computes(const fd_replay *replay, const fd_node *node) {
+    const fd_numerics_class *c = replay->o.numerics;
+    return c->several_rows && (fd_dot_is_product(node->op) || (is_attention(node) && !c->own_attention));
+}
+
+/* Rows of samples are those of their positions. */
+static bool is_of_several(const fd_replay *replay, int64_t r) {
+    const fd_trace *trace = replay->o.trace;
+    const int32_t pos = replay->pos0 + (int32_t)(r % replay->n_pos);
+    return fd_trace_n_step(trace) > 0 && fd_trace_steps(trace)[fd_trace_step_of(trace, pos)].n_pos > 1;
+}
+
+static fd_code run_as(fd_replay *replay, const fd_numerics_class *own, const fd_op_args *args, fd_error *err) {
+    const fd_numerics_class *given = replay->o.numerics;
+    replay->o.numerics = own;
+    fd_code code = fd_replay_run_f64(replay, *args, err);
+    replay->o.numerics = given;
+    return code;
+}
+
+/* K or V, rounded as well; a copy of the caller's own. */
+static fd_code round_cache(const fd_replay *replay, const fd_op_args *args, double **out, fd_error *err) {
+    const fd_node *cache = &replay->o.graph->nodes[args->node->input[1]];
+    const int64_t n = replay->n_kv * fd_node_row_stride(cache, replay->n_kv);
+    float *narrow = malloc(sizeof *narrow * (size_t)n);
+    *out = malloc(sizeof **out * (size_t)n);
+    if (!narrow || !*out) {
+        free(narrow);
+        return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
+    }
+    for (int64_t i = 0; i < n; i++) narrow[i] = (float)((const double *)args->in[1])[i];
+    fd_dot_round(FD_DOT_TF32, narrow, 1, n);
+    for (int64_t i = 0; i < n; i++) (*out)[i] = (double)narrow[i];
+    free(narrow);
+    return FD_OK;
+}
+
+fd_code fd_several_rows_run(fd_replay *replay, fd_op_args args, fd_error *err) {
+    const int64_t stride = fd_node_row_stride(args.node, replay->n_kv);
+    fd_numerics_class rounded = *replay->o.numerics, plain = rounded;
+    int64_t n_single = 0;
+    rounded.several_rows = plain.several_rows = false;
+    plain.replays_inputs = false;
+    plain.u_factor = 0;
+    for (int32_t r = 0; r < args.n_pos; r++) n_single += !is_of_several(replay, r);
+    if (n_single > 0) FD_TRY(run_as(replay, &plain, &args, err));
+    if (n_single == args.n_pos) return FD_OK;
+    fd_op_args several = args;
+    double *y = NULL, *cache = NULL;
+    fd_code code = is_attention(args.node) ? round_cache(replay, &args, &cache, err) : FD_OK;
+    if (cache) several.in[1] = cache;
+    if (code == FD_OK && n_single > 0) {
+        several.out = y = malloc(sizeof *y * (size_t)(args.n_pos * stride));
+        if (!y) code = fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    }
+    if (code == FD_OK) code = run_as(replay, &rounded, &several, err);
+    for (int32_t r = 0; r < args.n_pos && code == FD_OK && y; r++)
+        if (is_of_several(replay, r))
+            memcpy((double *)args.out + r * stride, y + r * stride, sizeof *y * (size_t)stride);
+    free(cache);
+    free(y);
+    return code;
+}
