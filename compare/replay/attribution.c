@@ -256,6 +256,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .memo = o->memo,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
+                             .unrounded = o->unrounded,
                              .kv_type = o->kv_type,
                              .values_alone = o->values_alone,
                              .n_output = out->n_output};
