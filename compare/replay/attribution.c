@@ -257,6 +257,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .numerics = o->numerics,
                              .ignored = o->ignored,
                              .unrounded = o->unrounded,
+                             .records_rounded = o->records_rounded,
                              .kv_type = o->kv_type,
                              .values_alone = o->values_alone,
                              .n_output = out->n_output};
