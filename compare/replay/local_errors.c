@@ -70,9 +70,10 @@ static fd_code find_unexplained(const fd_attribution_options *o, fd_row_errors *
     const fd_graph *graph = o->graph;
     uint8_t *asked = calloc((size_t)graph->n_node + 1, sizeof *asked);
     fd_unrounded *unrounded = NULL;
+    const bool can_ask = fd_unrounded_can_ask(o);
     int32_t first = -1;
     fd_code code = asked ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "errors of nodes: out of memory");
-    for (find_first(o, here, there, times, out); code == FD_OK && out->node >= 0 && asked[out->node] < 2;) {
+    for (find_first(o, here, there, times, out); code == FD_OK && out->node >= 0 && can_ask && asked[out->node] < 2;) {
         const bool again = asked[out->node] > 0;
         const int32_t node = out->node;
         bool shown = false;

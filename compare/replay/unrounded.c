@@ -11,6 +11,13 @@
 /* Tensors before the op: gate and up, their norm, the stream. */
 enum { MOST_KINDS = 6 };
 
+/* Multiply-adds of one replay. */
+#define MOST_WORK 4e9
+
+bool fd_unrounded_can_ask(const fd_attribution_options *o) {
+    return fd_graph_n_parameter(o->graph) * o->n_pos <= MOST_WORK;
+}
+
 fd_code fd_unrounded_open(const fd_attribution_options *o, fd_unrounded **out, fd_error *err) {
     const size_t n_node = (size_t)o->graph->n_node, n_pos = (size_t)o->n_pos;
     fd_unrounded *u = *out = calloc(1, sizeof *u);

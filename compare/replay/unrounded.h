@@ -8,6 +8,9 @@
 
 typedef struct fd_unrounded fd_unrounded;
 
+/* A few dozen replays of some of the ops, and the weights in 16 bits: not of a large model, or a long run. */
+bool fd_unrounded_can_ask(const fd_attribution_options *candidate);
+
 /* The options are borrowed; their class is one of 16-bit tensors. Freed with fd_unrounded_free (NULL is fine). */
 fd_code fd_unrounded_open(const fd_attribution_options *candidate, fd_unrounded **out, fd_error *err);
 void fd_unrounded_free(fd_unrounded *unrounded);

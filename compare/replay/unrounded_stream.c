@@ -71,6 +71,7 @@ fd_code fd_unrounded_stream(fd_unrounded *u, int32_t node, fd_row_errors *errors
 fd_code fd_reads_unrounded(const fd_attribution_options *candidate, int32_t node, bool *yes, fd_error *err) {
     fd_unrounded *u;
     *yes = false;
+    if (!fd_unrounded_can_ask(candidate)) return FD_OK;
     fd_code code = fd_unrounded_open(candidate, &u, err);
     if (code == FD_OK) code = fd_unrounded_inputs(u, node, NULL, yes, err);
     if (code == FD_OK && !*yes) code = fd_unrounded_stream(u, node, NULL, yes, err);
