@@ -35,6 +35,7 @@ fd_attribution_options fd_comparison_options(const fd_comparison *c, int which) 
     return (fd_attribution_options){.graph = graph_of(c, which),
                                     .unjudged = c->loaded[which].unknown,
                                     .ignored = which == FD_CANDIDATE ? c->ignored : NULL,
+                                    .records_rounded = which == FD_CANDIDATE && c->records_rounded,
                                     .ref = other,
                                     .cand = side,
                                     .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,

@@ -16,12 +16,13 @@ typedef struct fd_comparison {
     fd_verdict *verdict;
     fd_trace_pair pair;
     fd_loaded_weights loaded[2]; /* reference's, candidate's */
-    fd_product_memo *memo; /* of both sides' replays; owned */
+    fd_product_memo *memo;       /* of both sides' replays; owned */
     fd_flips flips;
     fd_verdict_map map[2]; /* of the reference's trace, of the candidate's */
     fd_measures measures[2];
     int32_t n_pos;        /* positions whose tokens agree */
     bool *ignored;        /* [n_node] of the candidate: recorded wrongly; owned */
+    bool records_rounded; /* the candidate's: fused kernels read what was rounded after them (replay/unrounded.h) */
     fd_explanation below; /* named: a bug below the bounds */
     fd_explanation first; /* of the candidate's first finding, `explained` when it was asked for */
     int32_t explained_node, explained_pos;

@@ -10,6 +10,7 @@
 #include "compare/measure/measure.h"
 #include "compare/replay/rival.h"
 #include "compare/replay/typical.h"
+#include "compare/replay/unrounded.h"
 #include "compare/replay/z_map.h"
 
 /* Bounds. */
@@ -17,6 +18,8 @@
 /* A share of the difference from the reference: a few values that a class rounds to steps of nearly their own size, and another
  * does not. */
 #define LITTLE_INTRODUCED 1e-4
+/* Results of 16 bits. */
+#define COARSE_RESULTS 0x1p-20
 
 static void add_row(void *user, const fd_attribution_row *row) {
     fd_comparison *c = user;
@@ -83,6 +86,20 @@ static fd_code unfuse_attention(fd_attribution_options *how, const fd_attributio
     return FD_OK;
 }
 
+/* The values were widened where they were saved, so the trace does not say that they were rounded after their readers had them. */
+static fd_code look_before_rounding(fd_comparison *c, int which, fd_attribution_options *how, fd_attribution *out,
+                                    fd_error *err) {
+    const double u = out->numerics->u_out;
+    if (!out->found || which != FD_CANDIDATE || c->records_rounded || !(u > COARSE_RESULTS)) return FD_OK;
+    fd_attribution_options look = *how;
+    look.progress = NULL;
+    FD_TRY(fd_reads_unrounded(&look, out->first.node, &c->records_rounded, err));
+    if (!c->records_rounded) return FD_OK;
+    how->records_rounded = true;
+    forget_attribution(c, which, out);
+    return attribute_in_class(c, which, how, out, err);
+}
+
 /* Again where a bug refutes the inferred class. */
 static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_class *given, fd_judged_class *class_,
                               fd_attribution *out, fd_error *err) {
@@ -92,6 +109,7 @@ static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_cla
     c->flips.side = which;
     FD_TRY(choose_class(&how, given, class_, err));
     FD_TRY(attribute_in_class(c, which, &how, out, err));
+    FD_TRY(look_before_rounding(c, which, &how, out, err));
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, &class_->evidence, err));
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(unfuse_attention(&how, out, err));
     if (class_->source == FD_CLASS_INFERRED && how.numerics == out->numerics)

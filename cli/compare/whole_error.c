@@ -184,6 +184,11 @@ static fd_code check_ops(const fd_cli_pair *pair, const fd_trace *emulated, fd_v
     fd_local_excess excess;
     if (verdict->status != FD_NOISE || !class_ || !rounds_to_16_bits(class_)) return FD_OK;
     FD_TRY(fd_find_local_excess(&how, emulated, &excess, err));
+    if (excess.unrounded >= 0) {
+        fd_remark note = {FD_NOTE_READS_UNROUNDED};
+        snprintf(note.node, sizeof note.node, "%s", pair->model->graph->nodes[excess.unrounded].name);
+        fd_verdict_note(verdict, note);
+    }
     if (excess.node < 0) return FD_OK;
     fd_remark reason = {FD_REASON_LOCAL_ERROR, .n = {excess.n, excess.first}};
     snprintf(reason.node, sizeof reason.node, "%s", pair->model->graph->nodes[excess.node].name);

@@ -24,9 +24,8 @@ typedef struct attributing {
     double *steps, *sums; /* [n_node] fd_steps_leave */
     bool leaves_nothing;  /* the class does: */
     fd_residuals residuals;
-    fd_node_finding *vague; /* [n_node] the first row that is inconclusive, n_odd of them */
-    int32_t *n_row,
-        *n_choice; /* [n_node] rows; of the inconclusive, those that may come from another choice of experts */
+    fd_node_finding *vague;      /* [n_node] the first row that is inconclusive, n_odd of them */
+    int32_t *n_row, *n_choice;   /* [n_node] rows; of the inconclusive, those of perhaps another choice of experts */
     double *reference, *scratch; /* one row; owned, grown */
     int64_t capacity;
 } attributing;
@@ -242,11 +241,10 @@ static fd_code open_replay(attributing *a, fd_error *err) {
         out->z[i] = -1;
         if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
             a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, o->kv_type, (int32_t)i, &a->sums[i]);
-        a->in_ref[i] = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
-        /* a tensor of another shape is no reference: compare has said so already */
-        if (a->in_ref[i] >= 0 &&
-            fd_trace_elements(fd_trace_node_at(o->ref, a->in_ref[i]), 4) != fd_node_elements(&o->graph->nodes[i], 5))
-            a->in_ref[i] = -1;
+        const int32_t at = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
+        const bool same_shape =
+            at >= 0 && fd_trace_elements(fd_trace_node_at(o->ref, at), 4) == fd_node_elements(&o->graph->nodes[i], 5);
+        a->in_ref[i] = same_shape ? at : -1; /* another is no reference: compare has said so already */
     }
     fd_replay_options how = {.graph = o->graph,
                              .trace = o->cand,
@@ -256,6 +254,8 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .memo = o->memo,
                              .numerics = o->numerics,
                              .ignored = o->ignored,
+                             .unrounded = o->unrounded,
+                             .records_rounded = o->records_rounded,
                              .kv_type = o->kv_type,
                              .values_alone = o->values_alone,
                              .n_output = out->n_output};

@@ -82,11 +82,13 @@ typedef struct fd_attribution_options {
     const fd_products *device; /* as in fd_replay_options */
     fd_product_memo *memo;     /* likewise */
     const fd_numerics_class *numerics;
-    const bool *unjudged; /* [n_node] nodes that are replayed but not judged: their weights are unknown; NULL: none */
-    const bool *wanted;   /* [n_node] nodes that are judged; NULL: all */
-    const bool *ignored;  /* [n_node] taken for not recorded, as fd_replay_options has it; NULL: none */
-    const char *kv_type;  /* likewise; NULL: what the trace says */
-    int32_t n_ref_pos;    /* positions from here on have no reference: other tokens were fed; 0: all have one */
+    const bool *unjudged;  /* [n_node] nodes that are replayed but not judged: their weights are unknown; NULL: none */
+    const bool *wanted;    /* [n_node] nodes that are judged; NULL: all */
+    const bool *ignored;   /* [n_node] taken for not recorded, as fd_replay_options has it; NULL: none */
+    bool records_rounded;  /* likewise */
+    const bool *unrounded; /* [n_node] likewise, with values_alone; NULL: none */
+    const char *kv_type;   /* likewise; NULL: what the trace says */
+    int32_t n_ref_pos;     /* positions from here on have no reference: other tokens were fed; 0: all have one */
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
     void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;

@@ -37,6 +37,10 @@ struct fd_replay {
         *sampled[FD_REPLAY_SAMPLES]; /* laid out as y, one behind the other; NULL: its inputs are as recorded; owned */
 };
 
+static inline bool fd_replay_reads_unrounded(const fd_replay *replay, const fd_node *node) {
+    return replay->o.unrounded && replay->o.unrounded[node->id];
+}
+
 /* ---- run.c ---- */
 
 /* The blocks that rows of K or V are: of a cache, or of what reads it; FD_F32: none. */

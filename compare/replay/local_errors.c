@@ -4,6 +4,9 @@
 #include <stdlib.h>
 
 #include "base/order.h"
+#include "compare/replay/row_errors.h"
+#include "compare/replay/unrounded.h"
+#include "faults/faults.h"
 
 /* Of the middle row, in squares. Of 74 runs of transformers in bfloat16 and binary16 that were sound (llama and qwen2, eager and fused, six
  * caches and chunkings, norms, RoPE, softmax or the head in binary32) a tensor had at most 1.4 times as much, and of fewer rows 2.1: where
@@ -13,52 +16,13 @@ static const struct { double of_many, of_few; } most = {1.6, 3.0}, most_of_norm 
 
 enum { FEWEST_ROWS = 4, MANY_ROWS = 12, N_TAIL = 4 };
 
-typedef struct sums {
-    double error, size; /* Σ of squares, of one row; error < 0: not judged */
-} sums;
-
-typedef struct table {
-    int32_t n_pos;
-    sums *row; /* [n_node, n_pos]; owned */
-} table;
-
-static void add_row(void *user, const fd_attribution_row *row) {
-    table *t = user;
-    sums s = {0};
-    for (int64_t i = 0; i < row->stride; i++) {
-        const double c = row->candidate[i], y = row->replayed[i];
-        if (isinf(c) && isinf(y)) continue; /* masked scores */
-        s.error += (c - y) * (c - y);
-        s.size += y * y;
-    }
-    if (isfinite(s.error) && isfinite(s.size) && s.size > 0 && row->node->op != FD_OP_TOP_K)
-        t->row[(int64_t)row->node->id * t->n_pos + row->pos] = s;
-}
-
-static fd_code measure(const fd_attribution_options *options, table *t, fd_error *err) {
-    fd_attribution_options how = *options;
-    fd_attribution unused;
-    const size_t n = (size_t)how.graph->n_node * (size_t)how.n_pos;
-    t->n_pos = how.n_pos;
-    t->row = malloc(sizeof *t->row * n);
-    if (!t->row) return fd_fail(err, FD_ERR_MEMORY, "errors of %d nodes: out of memory", how.graph->n_node);
-    for (size_t i = 0; i < n; i++) t->row[i] = (sums){.error = -1};
-    how.on_row = add_row;
-    how.user = t;
-    how.progress = NULL;
-    how.rows_alone = how.values_alone = true;
-    const fd_code code = fd_attribute_errors(&how, &unused, err);
-    fd_attribution_free(&unused);
-    return code;
-}
-
 /* Rows [first, n_pos) of a node: the middle one of how many times as much the candidate's error is, of two the smaller. */
-static double look(const table *here, const table *there, int32_t node, int32_t first, double *times,
+static double look(const fd_row_errors *here, const fd_row_errors *there, int32_t node, int32_t first, double *times,
                    fd_local_excess *out) {
-    sums c = {0}, e = {0};
+    fd_row_error c = {0}, e = {0};
     *out = (fd_local_excess){.node = node, .first = first};
     for (int32_t p = first; p < here->n_pos; p++) {
-        const sums *a = &here->row[(int64_t)node * here->n_pos + p], *b = &there->row[(int64_t)node * here->n_pos + p];
+        const fd_row_error *a = fd_row_errors_of(here, node, p), *b = fd_row_errors_of(there, node, p);
         if (a->error < 0 || b->error < 0) continue;
         times[out->n++] = b->error > 0 ? a->error / b->error : a->error > 0 ? INFINITY : 0;
         c.error += a->error, c.size += a->size, e.error += b->error, e.size += b->size;
@@ -83,8 +47,8 @@ static bool is_norm_alone(const fd_attribution_options *o, int32_t node) {
     return fd_node_is_norm(n) && n->input[0] >= 0 && fd_trace_has_data(o->cand, o->graph->nodes[n->input[0]].name);
 }
 
-static void find_first(const fd_attribution_options *o, const table *here, const table *there, double *times,
-                       fd_local_excess *out) {
+static void find_first(const fd_attribution_options *o, const fd_row_errors *here, const fd_row_errors *there,
+                       double *times, fd_local_excess *out) {
     int32_t first[N_TAIL];
     list_tails(o, first);
     *out = (fd_local_excess){.node = -1};
@@ -100,11 +64,39 @@ static void find_first(const fd_attribution_options *o, const table *here, const
         }
 }
 
+/* The first that has too much whatever its inputs were before they were rounded. */
+static fd_code find_unexplained(const fd_attribution_options *o, fd_row_errors *here, const fd_row_errors *there,
+                                double *times, fd_local_excess *out, fd_error *err) {
+    const fd_graph *graph = o->graph;
+    uint8_t *asked = calloc((size_t)graph->n_node + 1, sizeof *asked);
+    fd_unrounded *unrounded = NULL;
+    const bool can_ask = fd_unrounded_can_ask(o);
+    int32_t first = -1;
+    fd_code code = asked ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "errors of nodes: out of memory");
+    for (find_first(o, here, there, times, out); code == FD_OK && out->node >= 0 && can_ask && asked[out->node] < 2;) {
+        const bool again = asked[out->node] > 0;
+        const int32_t node = out->node;
+        bool shown = false;
+        if (!unrounded) code = fd_unrounded_open(o, &unrounded, err);
+        if (code == FD_OK)
+            code = again ? fd_unrounded_stream(unrounded, out->node, here, &shown, err)
+                         : fd_unrounded_inputs(unrounded, out->node, here, &shown, err);
+        for (int32_t i = 0; i < graph->n_node; i++)
+            asked[i] += fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node]);
+        if (shown && (first < 0 || node < first)) first = node;
+        find_first(o, here, there, times, out);
+    }
+    out->unrounded = first;
+    fd_unrounded_free(unrounded);
+    free(asked);
+    return code;
+}
+
 fd_code fd_find_local_excess(const fd_attribution_options *candidate, const fd_trace *emulated, fd_local_excess *out,
                              fd_error *err) {
     const fd_graph *graph = candidate->graph;
     fd_attribution_options other = *candidate;
-    table here = {0}, there = {0};
+    fd_row_errors here = {0}, there = {0};
     bool *ignored = calloc((size_t)graph->n_node + 1, sizeof *ignored);
     double *times = malloc(sizeof *times * (size_t)candidate->n_pos);
     fd_code code = ignored && times ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "errors of nodes: out of memory");
@@ -112,11 +104,11 @@ fd_code fd_find_local_excess(const fd_attribution_options *candidate, const fd_t
         ignored[i] = !fd_trace_has_data(candidate->cand, graph->nodes[i].name);
     other.cand = emulated;
     other.ignored = ignored;
-    if (code == FD_OK) code = measure(candidate, &here, err);
-    if (code == FD_OK) code = measure(&other, &there, err);
-    if (code == FD_OK) find_first(candidate, &here, &there, times, out);
-    free(here.row);
-    free(there.row);
+    if (code == FD_OK) code = fd_row_errors_measure(candidate, &here, err);
+    if (code == FD_OK) code = fd_row_errors_measure(&other, &there, err);
+    if (code == FD_OK) code = find_unexplained(candidate, &here, &there, times, out, err);
+    fd_row_errors_free(&here);
+    fd_row_errors_free(&there);
     free(ignored);
     free(times);
     return code;

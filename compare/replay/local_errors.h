@@ -11,6 +11,7 @@ typedef struct fd_local_excess {
     int32_t first, n; /* rows from that position on, so many */
     double here,
         there; /* Σ of squares of their errors over that of the values: the candidate's, the emulated engine's */
+    int32_t unrounded; /* the first that reads what it reads before that is rounded (unrounded.h); -1: none */
 } fd_local_excess;
 
 /* `candidate`: how its trace is judged, in which class. `emulated`: a trace of the same tokens and steps, whose tensors that the candidate

@@ -44,7 +44,7 @@ static fd_code find_whole(const fd_attribution_options *o, int32_t n_pos, bool *
     for (size_t i = 0; i < n; i++) {
         bool ignored = o->ignored && o->ignored[i];
         in_trace[i] = ignored ? -1 : fd_trace_find(o->cand, graph->nodes[i].name);
-        whole[i] = in_trace[i] >= 0;
+        whole[i] = in_trace[i] >= 0 && !(o->unrounded && o->unrounded[i]);
     }
 #pragma omp critical(fd_trace)
     for (int32_t p = 0; p < n_pos; p++) /* outside: a trace has tables of positions */

@@ -173,11 +173,13 @@ static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t strid
     uint32_t stored = at < 0 ? FD_F64 : fd_trace_node_at(replay->o.trace, at)->dtype;
     bool narrower = (stored == FD_F16 || stored == FD_BF16) && !is_as_kept(replay, node, stored);
     double u = narrower ? fd_dtype_roundoff(stored) : 0, tiny = narrower ? fd_dtype_tiny(stored) : 0;
+    if (replay->o.records_rounded && !cache) u = replay->o.numerics->u_out, tiny = replay->o.numerics->tiny_out;
+    const double *rows = fd_replay_reads_unrounded(replay, node) ? own_rows(replay, node, stride) : replay->candidate;
     bool any_missing = false;
     for (int32_t r = 0; r < replay->n_pos; r++) {
         any_missing |= !replay->recorded[r];
         for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
-            double c = replay->candidate[i];
+            double c = rows[i];
             x[before + i] = c;
             e[before + i] = replay->recorded[r] && isfinite(c) ? u * fabs(c) + tiny / 2 : 0;
         }
@@ -269,7 +271,7 @@ fd_code fd_replay_node(fd_replay *replay, int32_t id, bool wanted, fd_replayed *
     if (node->op == FD_OP_KV_WRITE && replay->pos0 > 0)
         memcpy(replay->y, replay->state[id].x, sizeof(double) * (size_t)(replay->pos0 * stride));
     int32_t span_first = span_of(replay, node);
-    bool ran = wanted || !all;
+    bool ran = wanted || !all || fd_replay_reads_unrounded(replay, node);
     if (ran) {
         FD_TRY(run_node(replay, node, err));
         const double *y = own_rows(replay, node, stride);

@@ -27,8 +27,11 @@ typedef struct fd_replay_options {
     const fd_numerics_class *numerics;
     double n_output;     /* as in fd_bound_args */
     const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
-    const char *kv_type; /* of the cache, as fd_kv_types_parse reads it; NULL: what the trace says */
-    bool values_alone;   /* bounds are not asked for: tau is 0 throughout */
+    const bool
+        *unrounded; /* [n_node] handed to readers as replayed, whatever was recorded: of values alone; NULL: none */
+    bool records_rounded; /* what was recorded was rounded to the class's 16 bits after its readers had it */
+    const char *kv_type;  /* of the cache, as fd_kv_types_parse reads it; NULL: what the trace says */
+    bool values_alone;    /* bounds are not asked for: tau is 0 throughout */
 } fd_replay_options;
 
 /* Everything in the options is borrowed. FD_ERR_INPUT when a recorded tensor does not have the graph's shape

@@ -218,8 +218,48 @@ fd_code fd_replay_run_rounded(fd_replay *replay, fd_op_args args, fd_error *err)
     return remembers(replay, args.node) ? multiply(replay, args, err) : run_op(replay, FD_NUMERICS_F64, &args, err);
 }
 
+/* To the nearest that has so many bits. */
+static double round_product(const fd_numerics_class *c, double x) {
+    if (!isfinite(x) || x == 0) return x;
+    const double step = fmax(ldexp(2 * c->u_product, ilogb(x)), c->tiny_out);
+    return rint(x / step) * step;
+}
+
+/* A product that is rounded before its bias is added, or its scale and softcap taken. */
+static fd_code run_rounded_product(fd_replay *replay, fd_op_args args, fd_error *err) {
+    const fd_numerics_class *c = replay->o.numerics;
+    const fd_node *node = args.node;
+    const fd_weight *bias = node->op == FD_OP_MATMUL ? args.weight[1] : NULL;
+    const int64_t n = args.n_pos * fd_node_row_stride(node, replay->n_kv);
+    double *y = args.out;
+    float *row = malloc(sizeof *row * (size_t)(bias ? bias->n_col : 1));
+    fd_node plain = *node;
+    plain.scale = node->op == FD_OP_ATTN_SCORES ? 1 : node->scale;
+    plain.softcap = 0;
+    args.node = &plain;
+    if (bias) args.weight[1] = NULL;
+    fd_code code = row ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    if (code == FD_OK) code = fd_replay_run_rounded(replay, args, err);
+    if (code == FD_OK && bias) fd_dequantize_row(bias->dtype, bias->data, row, bias->n_col);
+    for (int64_t i = 0; i < n && code == FD_OK; i++) {
+        y[i] = round_product(c, y[i]);
+        if (bias) y[i] += (double)row[i % bias->n_col];
+        if (node->op != FD_OP_ATTN_SCORES || !isfinite(y[i])) continue;
+        y[i] *= (double)node->scale;
+        if (node->softcap > 0) y[i] = node->softcap * tanh(y[i] / node->softcap);
+    }
+    free(row);
+    return code;
+}
+
+static bool rounds_product(const fd_replay *replay, const fd_op_args *args) {
+    const bool biased = args->node->op == FD_OP_MATMUL && args->weight[1];
+    return replay->o.numerics->u_product > 0 && (biased || args->node->op == FD_OP_ATTN_SCORES);
+}
+
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
+    if (rounds_product(replay, &args)) return run_rounded_product(replay, args, err);
     if (fd_cuda_computes(replay, node)) return fd_cuda_run(replay, args, err);
     if (fd_several_rows_computes(replay, node)) return fd_several_rows_run(replay, args, err);
     if (fd_gelu_is_table(replay->o.numerics, node)) return run_gelu_table(replay, args, err);

@@ -150,6 +150,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "--candidate %s",
             r->node, r->other);
         break;
+    case FD_NOTE_READS_UNROUNDED:
+        SAY("%s and its like follow from their inputs as these were before they were rounded to what is recorded: "
+            "kernels "
+            "are fused, or compute in more bits",
+            r->node);
+        break;
     case FD_NOTE_NAME_ENDS:
         SAY("the name does not give %s at position %lld, step %lld: there is a second bug, or the first does more than "
             "its "
