@@ -18,6 +18,9 @@ bool fd_asked_is_recorded(const fd_diagnose_options *options, const fd_node *nod
  * the same tokens in other calls. */
 int32_t fd_step_of(const fd_trace *trace, int32_t pos);
 
+/* Rows from the finding's to its step's end: also those that are right, for the keys of the last ones belong to what a mask lets through. */
+int32_t fd_rest_of_step(const fd_diagnose_options *options);
+
 /* Positions before the run's first step of one row. */
 int32_t fd_prompt_length(const fd_trace *trace);
 

@@ -166,6 +166,7 @@ static fd_code try_from_position(fd_trial *t, bool guess, fd_error *err) {
         return FD_OK;
     t->since = first;
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    if (!fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
     if (guess && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, !fd_trial_many_layers(t), err));
     t->since = 0;
     return FD_OK;
