@@ -194,7 +194,7 @@ fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *
     there.whole_run = true;
     there.whole_from = own_step_begins(ask);
     FD_TRY(explain_without(ask, &there, e, z, n_pos, &other, &yes, err));
-    if (yes) *e = other;
+    if (yes && !fd_hypothesis_fits_cache(&other.remaining[0].hypothesis)) *e = other;
     return FD_OK;
 }
 
