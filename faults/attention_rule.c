@@ -23,9 +23,12 @@ static int32_t kv_head(shape s, fd_attention_rule r, int32_t h) {
     return h / (s.n_head / s.n_head_kv);
 }
 
-static int32_t visible(shape s, fd_attention_rule r, int32_t own) {
-    if (r.tile > 0) return own / r.tile >= s.n_kv / r.tile ? s.n_kv : (own / r.tile + 1) * r.tile;
-    return r.look_ahead >= s.n_kv - own - 1 ? s.n_kv : own + 1 + r.look_ahead;
+/* Keys that a row's mask lets through, none of a later step's: these are not there yet. */
+static int32_t visible(const fd_op_args *args, fd_attention_rule r, int32_t row) {
+    const int32_t own = args->pos0 + row, last = fd_fault_batch_end(args, row);
+    const int32_t end = last < args->n_kv ? last : args->n_kv; /* some rows of a batch may be here alone */
+    if (r.tile > 0) return own / r.tile >= end / r.tile ? end : (own / r.tile + 1) * r.tile;
+    return r.look_ahead >= end - own - 1 ? end : own + 1 + r.look_ahead;
 }
 
 /* Rows of the cache that are there when the row is computed. */
@@ -63,7 +66,7 @@ void fd_rule_scores(const fd_op_args *args, fd_attention_rule r) {
             const float *q = (const float *)args->in[0] + ((int64_t)row * s.n_head + h) * s.head_dim;
             const float *k = (const float *)args->in[1] + (int64_t)kv_head(s, r, h) * s.head_dim;
             float *to = (float *)args->out + ((int64_t)row * s.n_head + h) * s.n_kv;
-            int32_t own = args->pos0 + row, n = visible(s, r, own), first = fd_node_first_seen(args->node, own);
+            int32_t own = args->pos0 + row, n = visible(args, r, row), first = fd_node_first_seen(args->node, own);
             int32_t there = r.masked_zero ? own + 1 : written(args, r, row);
             for (int32_t t = 0; t < s.n_kv; t++) {
                 const float *key = k + source(r, t, own) * stride;
@@ -78,7 +81,7 @@ void fd_rule_softmax(const fd_op_args *args, fd_attention_rule r) {
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *from = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         float *w = (float *)args->out + (int64_t)i * s.n_kv, sink = fd_rule_sink(args, i % s.n_head), max = sink;
-        int32_t own = args->pos0 + i / s.n_head, n = visible(s, r, own);
+        int32_t own = args->pos0 + i / s.n_head, n = visible(args, r, i / s.n_head);
         for (int32_t t = 0; t < n; t++) max = fmaxf(max, r.masked_zero && t > own ? 0.0f : from[t]);
         for (int32_t t = 0; t < s.n_kv; t++)
             w[t] = t < n ? fd_exp32((r.masked_zero && t > own ? 0.0f : from[t]) - max) : 0.0f;
@@ -101,7 +104,8 @@ void fd_rule_mix(const fd_op_args *args, fd_attention_rule r) {
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         const float *v = (const float *)args->in[1] + (int64_t)kv_head(s, r, i % s.n_head) * s.head_dim;
-        int32_t own = args->pos0 + i / s.n_head, n = visible(s, r, own), there = written(args, r, i / s.n_head);
+        int32_t own = args->pos0 + i / s.n_head, n = visible(args, r, i / s.n_head),
+                there = written(args, r, i / s.n_head);
         for (int32_t first = 0; first < s.head_dim; first += MIXED) {
             static const float zeros[MIXED];
             float acc[MIXED] = {0}, *total = (float *)args->out + (int64_t)i * s.head_dim + first;

@@ -109,6 +109,7 @@ static void past_the_length(const fd_op_args *args, int32_t which) {
 }
 FD_OVERRIDE(all_slots, past_the_length(args, ALL_SLOTS))
 FD_OVERRIDE(one_slot_more, past_the_length(args, ONE_SLOT))
+FD_OVERRIDE(padded_to_8, past_the_length(args, 8))
 FD_OVERRIDE(padded_to_16, past_the_length(args, 16))
 FD_OVERRIDE(padded_to_32, past_the_length(args, 32))
 FD_OVERRIDE(padded_to_64, past_the_length(args, 64))
@@ -196,6 +197,7 @@ static const fd_fault rows[] = {
            "attention goes over one slot more than is written, whose score is 0; or a smooth softmax adds e^0 to its "
            "sum"),
      .override = one_slot_more},
+    PADDED(8),
     PADDED(16),
     PADDED(32),
     PADDED(64),

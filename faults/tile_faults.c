@@ -21,6 +21,7 @@ const char *fd_tile_rule_name(fd_tile_rule rule) {
         [FD_TILES_ADDED] = "split_kv_added",
         [FD_TILES_UNSCALED] = "split_kv_not_rescaled",
         [FD_TILES_FIRST_SUM] = "split_kv_first_sum",
+        [FD_TILES_FIRST_ALONE] = "split_kv_first_alone",
     };
     return names[rule];
 }
@@ -112,13 +113,17 @@ static void count_twice(fd_tile_rule rule, int32_t tile, float *w, int32_t n) {
 }
 
 void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n) {
+    const int32_t parts = -tile - FD_PARTS_ROUNDED_UP;
+    if (parts > 0) tile = (n + parts - 1) / parts;
+    if (rule == FD_TILES_FIRST_ALONE)
+        for (int32_t t = tile_end(tile, 0, n); t < n; t++) weights[t] = 0;
     if (rule == FD_TILES_AVERAGED || rule == FD_TILES_ADDED)
         weigh_parts_alike(rule, tile, weights, n);
     else if (rule == FD_TILES_UNSCALED)
         take_own_maxima(tile, weights, n);
     else if (rule >= FD_TILES_EDGE_TWICE && rule <= FD_TILES_FIRST_TWICE)
         count_twice(rule, tile, weights, n);
-    else if (rule == FD_TILES_FIRST_SUM)
+    else if (rule == FD_TILES_FIRST_SUM || rule == FD_TILES_FIRST_ALONE)
         divide_by_sum_of(tile_end(tile, 0, n), weights, n);
     else if (rule == FD_TILES_LAST_UNCOUNTED)
         leave_last_uncounted(tile, weights, n);

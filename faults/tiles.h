@@ -19,16 +19,20 @@ typedef enum fd_tile_rule {
     /* split K/V: every part has a softmax of its own, and the parts' outputs are … */
     FD_TILES_AVERAGED, /* averaged: their sums do not weigh them */
     FD_TILES_ADDED,
-    FD_TILES_UNSCALED,  /* added, sums too, each off its own maximum, and divided */
-    FD_TILES_FIRST_SUM, /* right, but divided by the first part's sum */
+    FD_TILES_UNSCALED,    /* added, sums too, each off its own maximum, and divided */
+    FD_TILES_FIRST_SUM,   /* right, but divided by the first part's sum */
+    FD_TILES_FIRST_ALONE, /* left out, but for the first part's */
     FD_TILE_RULE_COUNT
 } fd_tile_rule;
 
 /* "flash_output_not_rescaled" */
 const char *fd_tile_rule_name(fd_tile_rule rule);
 
+/* Of so many parts less this many each has n / parts keys, rounded up, and the last one the rest. */
+enum { FD_PARTS_ROUNDED_UP = 64 };
+
 /* Makes of one row's softmax weights of keys 0 to n - 1 those that the kernel mixes by. `tile` > 0: keys a tile or part;
- * below 0: that many parts of the row's keys. */
+ * below 0: that many parts of the row's keys, as even as they can be, or below -FD_PARTS_ROUNDED_UP with its rule. */
 void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n);
 
 #endif

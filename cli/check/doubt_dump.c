@@ -93,8 +93,8 @@ static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, s
     const int more = n > 1 ? snprintf(out + used, size - (size_t)used, " (%s%s in %d steps)", text,
                                       at < sizeof text - 24 ? "" : " …", n)
                            : 0;
-    snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given", n_token,
-             n_token == 1 ? " was" : "s were");
+    snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given%s", n_token,
+             n_token == 1 ? " was" : "s were", sum >= 2 * n_token ? ": of a batch, save the rows of one sequence" : "");
 }
 
 static fd_code doubt_rows(const fd_source *source, int32_t n_token, char *out, size_t size, fd_error *err) {

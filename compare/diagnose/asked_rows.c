@@ -69,6 +69,12 @@ int32_t fd_prompt_length(const fd_trace *trace) {
     return n;
 }
 
+int32_t fd_rest_of_step(const fd_diagnose_options *o) {
+    const fd_trace_step *step = &fd_trace_steps(o->trace)[fd_trace_step_of(o->trace, o->finding->pos)];
+    const int32_t end = step->pos0 + step->n_pos < o->n_pos ? step->pos0 + step->n_pos : o->n_pos;
+    return end - o->finding->pos;
+}
+
 /* The step of the trace that holds `pos`, together with the following steps where all have one position: *single. */
 static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end, bool *single) {
     const fd_trace_step *steps = fd_trace_steps(trace);

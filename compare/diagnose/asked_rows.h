@@ -14,6 +14,9 @@ typedef struct fd_asked_rows {
 /* Was the node recorded, and not set aside? */
 bool fd_asked_is_recorded(const fd_diagnose_options *options, const fd_node *node);
 
+/* Rows from the finding's to its step's end: also those that are right, for the keys of the last ones belong to what a mask lets through. */
+int32_t fd_rest_of_step(const fd_diagnose_options *options);
+
 /* Positions before the run's first step of one row. */
 int32_t fd_prompt_length(const fd_trace *trace);
 

@@ -121,12 +121,6 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
     return ask;
 }
 
-static fd_explanation unnamed(fd_unnamed why, const fd_node *node) {
-    fd_explanation e = {.why = why, .layer = node->layer};
-    snprintf(e.node, sizeof e.node, "%s", node->name);
-    return e;
-}
-
 static fd_code open_recorded(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, recorded *r,
                              fd_error *err) {
     *r = (recorded){.o = o, .rows = calloc((size_t)o->graph->n_node, sizeof *r->rows)};
@@ -165,7 +159,8 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
         if (all.code == FD_OK && ask.output) {
             code = h ? fd_explain_fits(&ask, h, fits, err) : fd_explain(&ask, out, err);
         } else if (all.code == FD_OK && !h) {
-            *out = unnamed(FD_UNNAMED_ROWS_UNRECORDED, node);
+            *out = (fd_explanation){.why = FD_UNNAMED_ROWS_UNRECORDED, .layer = node->layer};
+            snprintf(out->node, sizeof out->node, "%s", node->name);
             out->first_pos = all.at.pos0;
             out->last_pos = all.at.n_kv - 1;
         }
@@ -193,7 +188,6 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
 
 static fd_code diagnose(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     fd_explanation whole = {0};
-    bool refuted = false;
     FD_TRY(ask_about(options, 0, out, NULL, NULL, err));
     const fd_node_finding *f = options->finding;
     /* through a span each question costs seconds, so there the answer must be able to be another */
@@ -201,11 +195,18 @@ static fd_code diagnose(const fd_diagnose_options *options, fd_explanation *out,
     bool some = out->why == FD_UNNAMED_NONE_FITS && out->n_departing > 0 && alone;
     if (!some || options->table_alone) return FD_OK;
     whole = *out;
-    *out = (fd_explanation){0};
-    FD_TRY(ask_about(options, whole.n_departing, out, NULL, NULL, err));
-    if (out->named) FD_TRY(fd_refuted_by_rows(options, &out->remaining[0].hypothesis, &refuted, err));
-    if (out->named && !refuted) out->rows_alone = whole.n_departing;
-    if (!out->named || refuted) *out = whole;
+    const fd_trace_step *step = &fd_trace_steps(options->trace)[fd_trace_step_of(options->trace, f->pos)];
+    const int32_t most[] = {whole.n_departing, f->pos > step->pos0 ? fd_rest_of_step(options) : 0};
+    for (int i = 0; i < 2; i++) {
+        bool refuted = false;
+        if (i > 0 && most[i] <= most[0]) break;
+        *out = (fd_explanation){0};
+        FD_TRY(ask_about(options, most[i], out, NULL, NULL, err));
+        if (out->named) FD_TRY(fd_refuted_by_rows(options, &out->remaining[0].hypothesis, &refuted, err));
+        out->rows_alone = most[i];
+        if (out->named && !refuted) return FD_OK;
+    }
+    *out = whole;
     return FD_OK;
 }
 

@@ -56,10 +56,13 @@ static int32_t rows_together(const fd_diagnose_options *ask, const float *z, int
 static fd_code gives(const fd_diagnose_options *ask, const fd_explanation *e, const float *z, int32_t n_pos, bool *yes,
                      fd_error *err) {
     fd_diagnose_options how = *ask;
-    how.rows_alone = e->rows_alone > 0 ? rows_together(ask, z, n_pos) : 0;
+    const int32_t rows[] = {e->rows_alone > 0 ? rows_together(ask, z, n_pos) : 0, fd_rest_of_step(ask)};
     *yes = false;
-    for (int32_t k = 0; k < e->n_remaining && k < FD_MAX_REMAINING && !*yes; k++)
-        FD_TRY(fd_diagnose_fits(&how, &e->remaining[k].hypothesis, yes, err));
+    for (int i = 0; i < 2 && !*yes && (i == 0 || (rows[0] > 0 && rows[0] < rows[1])); i++) {
+        how.rows_alone = rows[i];
+        for (int32_t k = 0; k < e->n_remaining && k < FD_MAX_REMAINING && !*yes; k++)
+            FD_TRY(fd_diagnose_fits(&how, &e->remaining[k].hypothesis, yes, err));
+    }
     return FD_OK;
 }
 
@@ -152,6 +155,23 @@ fd_code fd_where_name_ends(const fd_diagnose_options *ask, const fd_explanation 
     return FD_OK;
 }
 
+/* Another name than `refuted`, which does not hold `there`; *yes: one that does. */
+static fd_code explain_without(const fd_diagnose_options *ask, const fd_diagnose_options *there,
+                               const fd_explanation *refuted, const float *z, int32_t n_pos, fd_explanation *out,
+                               bool *yes, fd_error *err) {
+    fd_hypothesis without[FD_MOST_REFUTED];
+    fd_diagnose_options how = *ask;
+    *yes = false;
+    *out = *refuted;
+    for (how.n_without = 0; how.n_without < FD_MOST_REFUTED && out->named && !*yes;) {
+        without[how.n_without++] = out->remaining[0].hypothesis;
+        how.without = without;
+        FD_TRY(fd_diagnose(&how, out, err));
+        if (out->named) FD_TRY(gives(there, out, z, n_pos, yes, err));
+    }
+    return FD_OK;
+}
+
 fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *z, int32_t n_pos, fd_explanation *e,
                                    fd_error *err) {
     fd_node_finding finding;
@@ -168,6 +188,13 @@ fd_code fd_prefer_what_holds_later(const fd_diagnose_options *ask, const float *
     const bool fitted = other.named && h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_UNKNOWN; /* gives anything */
     if (other.named && !fitted) FD_TRY(gives(&there, &other, z, n_pos, &yes, err));
     if (yes) *e = other;
+    if (yes || ask->finding->span_first == ask->finding->node) return FD_OK;
+    /* what later steps read of this one's unrecorded rows has the bug: another name may hold for both */
+    there.finding = &finding;
+    there.whole_run = true;
+    there.whole_from = own_step_begins(ask);
+    FD_TRY(explain_without(ask, &there, e, z, n_pos, &other, &yes, err));
+    if (yes && !fd_hypothesis_fits_cache(&other.remaining[0].hypothesis)) *e = other;
     return FD_OK;
 }
 
@@ -188,23 +215,6 @@ static int32_t fullest_step(const fd_diagnose_options *ask, const float *z, int3
         if (n > most) best = s, most = n;
     }
     return best;
-}
-
-/* Another name than `refuted`, which does not hold `there`; *yes: one that does. */
-static fd_code explain_without(const fd_diagnose_options *ask, const fd_diagnose_options *there,
-                               const fd_explanation *refuted, const float *z, int32_t n_pos, fd_explanation *out,
-                               bool *yes, fd_error *err) {
-    fd_hypothesis without[FD_MOST_REFUTED];
-    fd_diagnose_options how = *ask;
-    *yes = false;
-    *out = *refuted;
-    for (how.n_without = 0; how.n_without < FD_MOST_REFUTED && out->named && !*yes;) {
-        without[how.n_without++] = out->remaining[0].hypothesis;
-        how.without = without;
-        FD_TRY(fd_diagnose(&how, out, err));
-        if (out->named) FD_TRY(gives(there, out, z, n_pos, yes, err));
-    }
-    return FD_OK;
 }
 
 /* Position 15 of 16 is 0 modulo 15. So must those after it be, or it was that row alone. */

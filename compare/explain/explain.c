@@ -133,6 +133,13 @@ static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* Through several layers: at each node alone; at the first layer's, at all of its kind, too (fd_trial_try). */
+static fd_code try_table_at_nodes(fd_trial *t, fd_error *err) {
+    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t) && !fd_trial_exhausted(t); i++)
+        FD_TRY(try_table(t, t->span[i], FD_ANY_LAYER, err));
+    return FD_OK;
+}
+
 static fd_code try_in_heads(fd_trial *t, fd_error *err) {
     t->heads = fd_trial_departing_heads(&t->all);
     if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
@@ -166,6 +173,7 @@ static fd_code try_from_position(fd_trial *t, bool guess, fd_error *err) {
         return FD_OK;
     t->since = first;
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    if (!fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
     if (guess && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, !fd_trial_many_layers(t), err));
     t->since = 0;
     return FD_OK;
@@ -213,6 +221,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
+    if (!fd_trial_fits(t) && guess && many) FD_TRY(try_table_at_nodes(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(try_in_heads(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(try_on_ranks(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_regions(t, err));

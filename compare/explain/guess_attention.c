@@ -7,7 +7,9 @@
 #include "faults/tiles.h"
 
 /* Keys a tile (1: an online softmax, key by key), or below 0 so many parts: of each row's keys, or of the step's. */
-static const int32_t tiles[] = {-2, -4, -8, -3, 4, 8, 16, 32, 64, 128, 1, 2};
+#define ROUNDED_UP(parts) (-(parts)-FD_PARTS_ROUNDED_UP)
+static const int32_t tiles[] = {
+    -2, ROUNDED_UP(2), -4, ROUNDED_UP(4), -8, ROUNDED_UP(8), -3, ROUNDED_UP(3), 4, 8, 16, 32, 64, 128, 1, 2};
 enum { N_TILE = sizeof tiles / sizeof *tiles };
 
 static bool is_width(int32_t keys) {
@@ -36,7 +38,7 @@ static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
             if ((rule == FD_TILES_OWN_TWICE || rule == FD_TILES_FIRST_TWICE) && h.n != 1) continue;
             if (h.n >= t->all.request->args.n_kv || (parts ? h.n == 1 : h.n < 0)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
-            if (h.n < 0 && !fd_trial_fits(t)) FD_TRY(try_parts_of_step(t, h, -h.n, err));
+            if (h.n < 0 && h.n > -FD_PARTS_ROUNDED_UP && !fd_trial_fits(t)) FD_TRY(try_parts_of_step(t, h, -h.n, err));
         }
     return FD_OK;
 }

@@ -5,7 +5,7 @@
 
 fd_code fd_guess_in_elements(fd_trial *t, fd_error *err) {
     const fd_node *node = t->all.request->args.node;
-    if (t->n_span > 1 || node->over_kv || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K) return FD_OK;
+    if (!fd_trial_alone(t) || node->over_kv || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K) return FD_OK;
     const fd_judged_rows j = fd_judged_rows_of(t);
     if (!fd_judged_columns(&j, &t->from, &t->to) || t->to - t->from == j.width) t->to = 0;
     fd_code code = FD_OK;
@@ -152,7 +152,7 @@ fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
             .guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_REVERSED, .n = r->n_earlier};
         return fd_trial_try(t, &h, err);
     }
-    if (t->n_span > 1 || node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
+    if (!fd_trial_alone(t) || node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     const fd_judged_rows j = fd_judged_rows_of(t);
     if (fd_judged_columns(&j, &from, &to) && r->args.n_pos - r->n_unjudged >= LEAST_ROWS)
         FD_TRY(try_blocks_of_elements(t, from, err));

@@ -18,23 +18,6 @@ enum { FEWEST_OF_MIDDLE = 3 };
 #define NEAR_ONE        4.0
 #define NEXT_TO_NOTHING 0.006
 
-/* Additions to the stream and norms, of tensors that were recorded, are no layer that one looks through. */
-static bool is_between_layers(fd_op op) {
-    return op == FD_OP_ADD || op == FD_OP_RMS_NORM || op == FD_OP_LAYER_NORM || op == FD_OP_SCALE;
-}
-
-bool fd_trial_many_layers(const fd_trial *t) {
-    const fd_node *nodes = t->all.request->args.graph->nodes;
-    int32_t layer = -1;
-    for (int32_t i = 0; i < t->n_span; i++) {
-        int32_t own = nodes[t->span[i]].layer;
-        if (is_between_layers(nodes[t->span[i]].op)) continue;
-        if (own >= 0 && layer >= 0 && own != layer) return true;
-        if (own >= 0) layer = own;
-    }
-    return false;
-}
-
 /* Some ten seconds of two cores. */
 #define MOST_SPENT 0x1p34
 
@@ -191,8 +174,10 @@ fd_code fd_trial_distance(fd_trial *t, const fd_trial_rows *rows, const fd_hypot
 
 /* ---- all rows ---- */
 
-/* Through a span a hypothesis may spread its roundings so far that anything fits: more than half of the tensor. */
+/* Through a span a hypothesis may spread its roundings so far that anything fits: more than half of the tensor. (The bound of a
+ * choice is the number of experts where it is the candidate's, and 0 elsewhere: fd_bound_top_k.) */
 static bool says_nothing(const fd_explain_request *r, const fd_variant *v, const float *plain) {
+    if (r->args.node->op == FD_OP_TOP_K) return false;
     int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv), n = 0;
     double tau = 0, c = 0, right = 0;
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && v->tau; i++) {

@@ -51,6 +51,10 @@ void fd_trial_drop(fd_trial *trial, int32_t contender);
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);
 
+/* Was all recorded that the node asked about reads, but for caches, which hold rows that were, and what a kernel of attention keeps to
+ * itself? */
+bool fd_trial_alone(const fd_trial *trial);
+
 /* So much was tried that a person would wait too long for more. Then nothing more is tried. */
 bool fd_trial_exhausted(const fd_trial *trial);
 

@@ -104,6 +104,24 @@ static void clamp_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
 }
 
+/* A tensor-parallel engine's ranks. Parts of what experts make are those that each row chose: of these, the last half. */
+static void rank_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
+    const bool moe = h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "moe") == 0;
+    int32_t n = 0;
+    for (int32_t i = 0; i < graph->n_node && moe && n == 0; i++)
+        if (graph->nodes[i].op == FD_OP_EXPERT_MATMUL) n = graph->nodes[i].shape[0];
+    if (n < h->n_rank) {
+        SAY(" (on rank %d of %d ranks alone)", h->rank, h->n_rank);
+        return;
+    }
+    const int32_t first = (h->rank * n + h->n_rank - 1) / h->n_rank;
+    const int32_t end = ((h->rank + 1) * n + h->n_rank - 1) / h->n_rank;
+    if (end - first == 1)
+        SAY(" (number %d alone of the %d experts that each row chose)", end, n);
+    else
+        SAY(" (numbers %d to %d alone of the %d experts that each row chose)", first + 1, end, n);
+}
+
 static void heads_text(uint64_t heads, char *to, size_t size) {
     size_t at = (size_t)SAY(" (head%s", heads & (heads - 1) ? "s" : "");
     for (int i = 0, n = 0; i < 64 && at + 8 < size; i++)
@@ -266,7 +284,7 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         kind_text(h, graph, to, size);
     else
         summary_text(h, graph, to, size);
-    if (h->n_rank) snprintf(to + strlen(to), size - strlen(to), " (on rank %d of %d ranks alone)", h->rank, h->n_rank);
+    if (h->n_rank) rank_text(h, graph, to + strlen(to), size - strlen(to));
     if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
 }

@@ -61,6 +61,7 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_LAST_UNCOUNTED] = "the last tile, which is not whole, is left out of the sum",
         [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
         [FD_TILES_UNSCALED] = "the outputs and sums of parts of the keys are added, each off its own maximum",
+        [FD_TILES_FIRST_ALONE] = "the first part of the keys alone is attended to",
         [FD_TILES_FIRST_SUM] = "the outputs of parts of the keys are divided by the sum of the first",
         [FD_TILES_ADDED] = "the outputs of parts of the keys are added, not weighed by their sums",
     };
@@ -68,7 +69,7 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->which == FD_TILES_OWN_TWICE || h->which == FD_TILES_FIRST_TWICE)
         SAY("%s: %s", kernel, words[h->which]);
     else if (h->n < 0)
-        SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n);
+        SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n % FD_PARTS_ROUNDED_UP);
     else if (h->n == 1)
         SAY("%s: %s (key by key)", kernel, words[h->which]);
     else

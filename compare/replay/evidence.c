@@ -89,6 +89,7 @@ void fd_class_case_again(fd_class_case *c) {
     const int64_t n = (int64_t)c->evidence->graph->n_node * c->evidence->n_slot;
     for (int64_t i = 0; i < n; i++) c->rows[i] = (fd_evidence_row){.z = -1};
     c->values_alone = false;
+    c->n_table = c->n_not_of_table = 0;
 }
 
 void fd_class_case_free(fd_class_case *c) {
@@ -174,6 +175,10 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     seen.through = row->span_first != node && row->node->op != FD_OP_TOP_K;
     seen.long_span = seen.through && e->n_way[node] >= FD_LONG_SPAN;
     c->loses_to_steps |= row->steps > 0;
+    if (fd_gelu_is_table(c->numerics, row->node) && row->span_first == node && e->stored[node]) {
+        c->n_table++; /* found there again, of inputs that are known, nothing is left */
+        c->n_not_of_table += seen.left > 1;
+    }
     c->rows[slot_of(e, node, row->pos)] = seen;
 }
 

@@ -68,8 +68,10 @@ typedef struct fd_class_case {
     int32_t n_plain, n_plain_needed; /* products computed from recorded tensors alone: rounded, needed, as above */
     bool rounds_products;            /* any of those that were judged */
     fd_evidence_row *rows;           /* [n_node, n_slot]; owned */
-    bool values_alone;               /* rows come without bounds, and count as within */
-    bool part; /* no more was computed than what refutes it: n_beyond is at least that, n_outside not known */
+    int32_t n_table,
+        n_not_of_table; /* rows of GELU that the class reads from a table, their inputs recorded; of those, others */
+    bool values_alone;  /* rows come without bounds, and count as within */
+    bool part;          /* no more was computed than what refutes it: n_beyond is at least that, n_outside not known */
 } fd_class_case;
 
 fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n_pos, fd_evidence *out, fd_error *err);
@@ -148,7 +150,7 @@ bool fd_storage_refutes(const fd_storage *storage);
 /* The class rounds factors, and most products have far smaller errors. */
 bool fd_case_rounds_less(const fd_class_case *c);
 
-/* Most of what the class rounds shows no such errors. */
+/* Most of what the class rounds shows no such errors, or most rows of its table are others. */
 bool fd_case_refuted(const fd_class_case *c);
 
 /* It repeats the engine's roundings: of most tensors that were reached through unrecorded ones nothing is left that

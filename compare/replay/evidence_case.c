@@ -23,8 +23,12 @@ bool fd_case_rounds_less(const fd_class_case *c) {
     return factors && !n->fast_math && !n->replays_inputs && !(n->u_acc > 0x1p-24) && 2 * c->n_small > c->n_sized;
 }
 
+static bool has_another_table(const fd_class_case *c) {
+    return 2 * c->n_not_of_table > c->n_table;
+}
+
 bool fd_case_refuted(const fd_class_case *c) {
-    return 2 * c->n_needed < c->n_rounded;
+    return 2 * c->n_needed < c->n_rounded || has_another_table(c);
 }
 
 bool fd_case_leaves_nothing(const fd_class_case *c) {
@@ -36,7 +40,7 @@ bool fd_case_leaves_nothing(const fd_class_case *c) {
     /* nor is one of single rows' kernels this engine's that rounds single rows as it does several */
     if (c->numerics->several_rows && 2 * c->n_alone_left > c->n_alone) return false;
     return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
-           repeats;
+           repeats && !has_another_table(c);
 }
 
 bool fd_case_shown(const fd_class_case *c) {

@@ -196,6 +196,8 @@ void fd_evidence_weigh(fd_class_case *c) {
                          .first = -1,
                          .rows = c->rows,
                          .loses_to_steps = c->loses_to_steps,
+                         .n_table = c->n_table,
+                         .n_not_of_table = c->n_not_of_table,
                          .values_alone = c->values_alone};
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];

@@ -23,6 +23,7 @@ Test(explain_archs, every_fault_is_located_and_named_and_none_wrongly) {
         int32_t n_token;
         for (int32_t i = 0; i < b.graph->n_node; i++) b.graph->nodes[i].limit *= 0.1f; /* so that a clamp is reached */
         int32_t *tokens = read_ids(shared_file("conformance/tokens.txt"), &n_token);
+        n_token -= n_token % 8 == 0; /* a multiple of a page would need no keys that pad it */
         recorded_run clean = record_run(b.graph, tokens, n_token);
         score s = {0};
         for (int32_t i = 0; i < fd_fault_count(); i++)
