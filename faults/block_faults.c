@@ -38,6 +38,9 @@ static void q8_scale_late(const uint8_t *data, int64_t b, float *to) {
 static void q8_shared_scale(const uint8_t *data, int64_t b, float *to) {
     q8(data + b * Q8_BYTES + 2, half_at(data + b / 4 * 4 * Q8_BYTES), to);
 }
+static void q8_scale_for_two(const uint8_t *data, int64_t b, float *to) {
+    q8(data + b * Q8_BYTES + 2, half_at(data + b / 2 * 2 * Q8_BYTES), to);
+}
 static void q8_stride_32(const uint8_t *data, int64_t b, float *to) {
     q8(data + b * 32 + 2, half_at(data + b * 32), to);
 }
@@ -81,6 +84,9 @@ static void q4_scale_late(const uint8_t *data, int64_t b, float *to) {
 }
 static void q4_shared_scale(const uint8_t *data, int64_t b, float *to) {
     q4(data + b * Q4_BYTES + 2, half_at(data + b / 4 * 4 * Q4_BYTES), to);
+}
+static void q4_scale_for_two(const uint8_t *data, int64_t b, float *to) {
+    q4(data + b * Q4_BYTES + 2, half_at(data + b / 2 * 2 * Q4_BYTES), to);
 }
 static void q4_stride_16(const uint8_t *data, int64_t b, float *to) {
     q4(data + b * 16 + 2, half_at(data + b * 16), to);
@@ -146,6 +152,9 @@ static void q6_k(const uint8_t *block, int groups_a_scale, int quarters, int oth
 static void q6_k_shared_scale(const uint8_t *data, int64_t b, float *to) {
     q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, 4, 0, to);
 }
+static void q6_k_scale_for_two(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 2, 4, 0, to);
+}
 static void q6_k_first_group(const uint8_t *data, int64_t b, float *to) {
     q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, 4, 0, to);
 }
@@ -177,6 +186,7 @@ static void by_format(fd_fault_site *site, const block_fn decoders[FD_DTYPE_LIMI
 BY_FORMAT(min_missing, [FD_Q4_K] = q4_k_min_missing)
 BY_FORMAT(scale_late, [FD_Q8_0] = q8_scale_late, [FD_Q4_0] = q4_scale_late, [FD_Q4_K] = q4_k_scale_late)
 BY_FORMAT(shared_scale, [FD_Q8_0] = q8_shared_scale, [FD_Q4_0] = q4_shared_scale, [FD_Q6_K] = q6_k_shared_scale)
+BY_FORMAT(scale_for_two, [FD_Q8_0] = q8_scale_for_two, [FD_Q4_0] = q4_scale_for_two, [FD_Q6_K] = q6_k_scale_for_two)
 BY_FORMAT(first_group, [FD_Q4_K] = q4_k_first_group, [FD_Q6_K] = q6_k_first_group)
 BY_FORMAT(block_stride, [FD_Q8_0] = q8_stride_32, [FD_Q4_0] = q4_stride_16)
 BY_FORMAT(one_quarter, [FD_Q6_K] = q6_k_one_quarter)
@@ -218,6 +228,8 @@ static const fd_fault rows[] = {
     {BLOCK("scale_2_bytes_off", "a block's scale is read 2 bytes too late (Q8_0, Q4_0, Q4_K)"), .edit = scale_late},
     {BLOCK("one_scale_for_four", "four neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
      .edit = shared_scale},
+    {BLOCK("one_scale_for_two", "two neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
+     .edit = scale_for_two},
     {BLOCK("group_index_missing", "every group of a block is decoded with group 0's scale (Q4_K, Q6_K)"),
      .edit = first_group},
     {BLOCK(

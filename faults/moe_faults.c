@@ -64,6 +64,10 @@ static float reversed_id(const fd_op_args *args, int32_t p, int32_t r) {
     return id_at(args, p, args->node->shape[0] - 1 - r);
 }
 
+static float next_slots_id(const fd_op_args *args, int32_t p, int32_t r) {
+    return id_at(args, p, (r + 1) % args->node->shape[0]);
+}
+
 /* The op on what the first of the chosen experts was given, for all of them. */
 static void first_ones_input(const fd_op_args *args) {
     const int64_t n = args->weight[0]->n_col, k = args->node->shape[0], n_row = args->n_pos * k;
@@ -80,6 +84,7 @@ static void first_ones_input(const fd_op_args *args) {
     free(rows);
 }
 FD_APPLIES(several_inputs, node->shape[0] > 1 && graph->nodes[node->input[0]].n_dim == 2)
+FD_OVERRIDE(experts_rotated, products(args, next_slots_id))
 FD_OVERRIDE(experts_reversed, products(args, reversed_id))
 FD_OVERRIDE(next_expert, products(args, next_id))
 FD_OVERRIDE(first_expert_twice, products(args, first_id_for_second))
@@ -139,6 +144,7 @@ FD_OVERRIDE(first_alone, sum(args, share_of_first))
 FD_APPLIES(several, graph->nodes[node->input[1]].shape[0] > 1)
 
 FD_APPLIES(several_chosen, node->shape[0] > 1)
+FD_APPLIES(three_or_more, node->shape[0] > 2) /* two are reversed */
 
 #define MOE(name, located, op_, summary) .info = {name, "moe", summary, located, false}, .op = op_
 
@@ -159,6 +165,9 @@ static const fd_fault rows[] = {
     {MOE("moe_experts_reversed", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "the chosen experts' matrices are in the other order: the last one's go to the first"),
      .applies = several_chosen, .override = experts_reversed},
+    {MOE("moe_experts_rotated", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
+         "each of the chosen experts is computed with the matrices of the next one, the last with the first one's"),
+     .applies = three_or_more, .override = experts_rotated},
     {MOE("moe_first_input_for_all", "ffn_moe_down", FD_OP_EXPERT_MATMUL,
          "every chosen expert reads what the first one's gate and up gave"),
      .nodes = "ffn_moe_down", .applies = several_inputs, .override = first_ones_input},

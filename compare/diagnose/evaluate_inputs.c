@@ -69,7 +69,7 @@ static fd_code change_inputs(fd_evaluation *ev, const fd_op_args *args, int slot
 
 /* Scores past a row's own position, and those that a window hides where a dump has them as they were before the mask, are
  * recorded as -inf whatever the candidate had there. A fault of the mask shows in what softmax makes of them, so those are computed
- * again; what was recorded stands. */
+ * again; what was recorded stands, unless the fault hides it. */
 static fd_code unhide(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *in, bool *tried, fd_error *err) {
     int32_t id = args->node->input[0];
     const fd_node *node = id < 0 ? NULL : &args->graph->nodes[id];
@@ -81,8 +81,10 @@ static fd_code unhide(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *i
     if (in->hidden.state == FD_VARIANT_UNTRIED) *tried = false;
     if (in->hidden.state != FD_VARIANT_COMPUTED) return FD_OK;
     int64_t stride = fd_node_row_stride(node, args->n_kv);
-    for (int64_t i = 0; i < args->n_pos * stride; i++)
-        if (i % args->n_kv <= args->pos0 + i / stride && isfinite(in->x[0][i])) in->hidden.rows[i] = in->x[0][i];
+    for (int64_t i = 0; i < args->n_pos * stride; i++) {
+        const bool seen = i % args->n_kv <= args->pos0 + i / stride && !isinf(in->hidden.rows[i]);
+        if (seen && isfinite(in->x[0][i])) in->hidden.rows[i] = in->x[0][i];
+    }
     in->x[0] = in->hidden.rows;
     return FD_OK;
 }
