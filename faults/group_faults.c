@@ -66,16 +66,14 @@ static void last_is_before(groups *to, const groups *of) {
     to->min[of->n - 1] = of->min[of->n - 2];
 }
 
+#define GROUP(type, n_bytes, how)                                                                                      \
+    static void type##_##how(uint8_t *block) {                                                                         \
+        of_##n_bytes##_bytes(block + offsetof(fd_block_##type, scales), how);                                          \
+    }
 #define GROUPS(how)                                                                                                    \
-    static void q2_K_##how(uint8_t *block) {                                                                           \
-        of_16_bytes(block + offsetof(fd_block_q2_K, scales), how);                                                     \
-    }                                                                                                                  \
-    static void q4_K_##how(uint8_t *block) {                                                                           \
-        of_12_bytes(block + offsetof(fd_block_q4_K, scales), how);                                                     \
-    }                                                                                                                  \
-    static void q5_K_##how(uint8_t *block) {                                                                           \
-        of_12_bytes(block + offsetof(fd_block_q5_K, scales), how);                                                     \
-    }                                                                                                                  \
+    GROUP(q2_K, 16, how)                                                                                               \
+    GROUP(q4_K, 12, how)                                                                                               \
+    GROUP(q5_K, 12, how)                                                                                               \
     FD_EDIT(how##_edit,                                                                                                \
             fd_fault_repack(site, (const fd_fault_bytes[FD_DTYPE_LIMIT]){                                              \
                                       [FD_Q2_K] = q2_K_##how, [FD_Q4_K] = q4_K_##how, [FD_Q5_K] = q5_K_##how}))
@@ -85,7 +83,10 @@ GROUPS(scale_for_two)
 GROUPS(min_for_two)
 GROUPS(both_for_two)
 GROUPS(exchanged)
-GROUPS(low_mins)
+GROUP(q4_K, 12, low_mins)
+GROUP(q5_K, 12, low_mins)
+FD_EDIT(low_mins_edit, fd_fault_repack(site, (const fd_fault_bytes[FD_DTYPE_LIMIT]){
+                                                 [FD_Q4_K] = q4_K_low_mins, [FD_Q5_K] = q5_K_low_mins}))
 GROUPS(last_is_before)
 
 static const fd_fault rows[] = {

@@ -137,11 +137,16 @@ static float share_of_first(const float *weights, int32_t n, int32_t r) {
     (void)n;
     return r == 0 ? weights[0] : 0.0f;
 }
+static float share_but_of_last(const float *weights, int32_t n, int32_t r) {
+    return r == n - 1 ? 0.0f : weights[r];
+}
 FD_OVERRIDE(unweighted, sum(args, share_one))
+FD_OVERRIDE(last_missing, sum(args, share_but_of_last))
 FD_OVERRIDE(weighted_twice, sum(args, share_twice))
 FD_OVERRIDE(reversed, sum(args, share_reversed))
 FD_OVERRIDE(first_alone, sum(args, share_of_first))
 FD_APPLIES(several, graph->nodes[node->input[1]].shape[0] > 1)
+FD_APPLIES(three_or_more_added, graph->nodes[node->input[1]].shape[0] > 2) /* of two the first alone is left */
 
 FD_APPLIES(several_chosen, node->shape[0] > 1)
 FD_APPLIES(three_or_more, node->shape[0] > 2) /* two are reversed */
@@ -189,6 +194,8 @@ static const fd_fault rows[] = {
      .applies = several, .override = reversed},
     {MOE("moe_first_alone", "ffn_moe_out", FD_OP_EXPERT_SUM, "only the first of the chosen experts is added"),
      .applies = several, .override = first_alone},
+    {MOE("moe_last_missing", "ffn_moe_out", FD_OP_EXPERT_SUM, "the last of the chosen experts is not added"),
+     .applies = three_or_more_added, .override = last_missing},
     {MOE("moe_shared_missing", "ffn_out", FD_OP_ADD, "the experts that every token uses are left out"),
      .nodes = "ffn_out", .override = fd_fault_copy},
 };

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "compare/diagnose/workbench.h"
+#include "compare/diagnose/hypothesis_internal.h"
+#include "compare/diagnose/kept_types.h"
 #include "model/gguf/quant.h"
 
 void fd_inputs_free(fd_op_inputs *in) {
@@ -29,6 +31,8 @@ static fd_code change_cache(fd_evaluation *ev, const fd_node *from, float *rows,
         if (w) theirs = w->v.memory;
     }
     fd_hypothesis_cache(&ev->h, theirs, rows, n_row, width);
+    if (ev->h.which == FD_CACHE_BLOCKS)
+        fd_cache_blocks(ev->h.n, fd_explain_kv_type(ev->bench->request, from), rows, n_row, width);
     return FD_OK;
 }
 
@@ -89,6 +93,13 @@ static fd_code unhide(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *i
     return FD_OK;
 }
 
+/* What an input becomes before it is multiplied; rows of a cache in blocks are what they are. */
+static fd_dot_type type_of_input(const fd_explain_request *r, const fd_op_args *args, int slot) {
+    const uint32_t kept = fd_explain_kv_type(r, args->node);
+    if (kept == FD_F32) return fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), slot);
+    return slot == 0 ? fd_dot_type_beside_cache(r->numerics, args->node, kept) : FD_DOT_AS_IS;
+}
+
 /* *tried false: something that the node reads is not known. */
 fd_code fd_inputs_gather(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *in, bool *tried, fd_error *err) {
     const fd_explain_request *r = ev->bench->request;
@@ -109,7 +120,7 @@ fd_code fd_inputs_gather(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs
         }
         if (!*tried) continue;
         const bool changes = fd_hypothesis_changes_input(&ev->h, args->node, k);
-        const fd_dot_type type = fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), k);
+        const fd_dot_type type = type_of_input(r, args, k);
         /* a sum loses elements of blocks that were made of all of them */
         const bool after = changes && ev->h.guess == FD_GUESS_INPUT_TAIL && fd_dot_is_blocks(type);
         if (changes && !after) FD_TRY(change_inputs(ev, args, k, FD_DOT_AS_IS, in, err));
