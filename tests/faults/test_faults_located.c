@@ -212,16 +212,12 @@ static void locate_family(const char *family, const fd_graph *graph, int turn, f
     fd_trace_close(clean);
 }
 
-static void locate_all(const fd_graph *graph, int turn, feed p, const char *model, int32_t n_applied[MAX_FAULT]) {
-    locate_family(NULL, graph, turn, p, model, n_applied);
-}
-
 Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_or_the_last_layer) {
     int32_t n_applied[MAX_FAULT] = {0}, n_total = 0;
     cr_assert(fd_fault_count() > 0 && fd_fault_count() <= MAX_FAULT);
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
-        locate_all(b.graph, m, short_prompt, models[m], n_applied);
+        locate_family(NULL, b.graph, m, short_prompt, models[m], n_applied);
         for (int d = 0; d < FD_N_DRESS_ALL && m == 0; d++) {
             fd_dressed dressed = fd_dress_up(b.graph, &fd_dresses[d]);
             locate_family(d < FD_N_DRESS ? NULL : "dequantise", dressed.graph, d, short_prompt, fd_dresses[d].name,
@@ -234,18 +230,18 @@ Test(faults, each_is_located_at_its_exact_node_in_the_first_a_middle_or_the_last
     if (!with_archs) fprintf(stderr, "skipped: the conformance models are not there\n");
     for (int m = 0; m < N_ARCH && with_archs; m++) {
         bench b = open_clamped(archs[m]);
-        locate_all(b.graph, m, long_prompt, archs[m], n_applied);
+        locate_family(NULL, b.graph, m, long_prompt, archs[m], n_applied);
         close_model(&b);
     }
     if (with_archs) {
         char *bytes;
         bench b = open_with_temperature(&bytes);
-        locate_all(b.graph, 0, long_prompt, "mistral3 with a temperature", n_applied);
+        locate_family(NULL, b.graph, 0, long_prompt, "mistral3 with a temperature", n_applied);
         close_model(&b);
         free(bytes);
     }
     bench made = open_made(&with_mla);
-    locate_all(made.graph, 1, long_prompt, "made deepseek2", n_applied);
+    locate_family(NULL, made.graph, 1, long_prompt, "made deepseek2", n_applied);
     close_model(&made);
     for (int m = 0; m < (int)(sizeof with_state / sizeof *with_state); m++) {
         made = open_made(&with_state[m].model);
