@@ -119,6 +119,8 @@ FD_APPLIES(has_softcap, node->softcap > 0.0f)
 FD_APPLIES(has_sinks, fd_fault_weight(graph, node, 0) != NULL)
 
 FD_EDIT(window_ignored, node->window = 0)
+FD_APPLIES(slides, node->window > 0 && !node->chunked)
+FD_EDIT(window_in_chunks, node->chunked = true)
 FD_EDIT(window_one_more, node->window += node->window < INT32_MAX)
 FD_EDIT(window_one_less, node->window -= node->window > 1)
 FD_EDIT(softcap_missing, node->softcap = 0.0f)
@@ -207,6 +209,9 @@ static const fd_fault rows[] = {
     {ATTENTION("window_ignored", "attn_scores", FD_OP_ATTN_SCORES,
                "the sliding window is ignored: all positions are seen"),
      .applies = has_window, .edit = window_ignored},
+    {ATTENTION("window_in_chunks", "attn_scores", FD_OP_ATTN_SCORES,
+               "a position sees its own chunk of a window's length, not the window that ends at it"),
+     .applies = slides, .edit = window_in_chunks},
     {ATTENTION("window_one_more", "attn_scores", FD_OP_ATTN_SCORES, "the sliding window is one position too long"),
      .applies = has_window, .edit = window_one_more},
     {ATTENTION("window_one_less", "attn_scores", FD_OP_ATTN_SCORES, "the sliding window is one position too short"),

@@ -38,6 +38,9 @@ static void q8_scale_late(const uint8_t *data, int64_t b, float *to) {
 static void q8_shared_scale(const uint8_t *data, int64_t b, float *to) {
     q8(data + b * Q8_BYTES + 2, half_at(data + b / 4 * 4 * Q8_BYTES), to);
 }
+static void q8_scale_for_two(const uint8_t *data, int64_t b, float *to) {
+    q8(data + b * Q8_BYTES + 2, half_at(data + b / 2 * 2 * Q8_BYTES), to);
+}
 static void q8_stride_32(const uint8_t *data, int64_t b, float *to) {
     q8(data + b * 32 + 2, half_at(data + b * 32), to);
 }
@@ -57,11 +60,10 @@ static void q8_zero_more(const uint8_t *data, int64_t b, float *to) {
     q8_zero_point(data, b, 1, to);
 }
 
-static void q4(const uint8_t *quants, float scale, bool high_first, float *to) {
+static void q4(const uint8_t *quants, float scale, float *to) {
     for (int i = 0; i < 16; i++) {
-        float low = scale * (float)((quants[i] & 15) - 8), high = scale * (float)((quants[i] >> 4) - 8);
-        to[i] = high_first ? high : low;
-        to[16 + i] = high_first ? low : high;
+        to[i] = scale * (float)((quants[i] & 15) - 8);
+        to[16 + i] = scale * (float)((quants[i] >> 4) - 8);
     }
 }
 static void q4_zero_point(const uint8_t *data, int64_t b, int zero, float *to) {
@@ -77,28 +79,23 @@ static void q4_zero_less(const uint8_t *data, int64_t b, float *to) {
 static void q4_zero_more(const uint8_t *data, int64_t b, float *to) {
     q4_zero_point(data, b, 9, to);
 }
-static void q4_interleaved(const uint8_t *data, int64_t b, float *to) {
-    float halves[32];
-    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES), false, halves);
-    for (int i = 0; i < 32; i++) to[i] = halves[i % 2 * 16 + i / 2];
-}
-static void q4_high_first(const uint8_t *data, int64_t b, float *to) {
-    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES), true, to);
-}
 static void q4_scale_late(const uint8_t *data, int64_t b, float *to) {
-    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES + 2), false, to);
+    q4(data + b * Q4_BYTES + 2, half_at(data + b * Q4_BYTES + 2), to);
 }
 static void q4_shared_scale(const uint8_t *data, int64_t b, float *to) {
-    q4(data + b * Q4_BYTES + 2, half_at(data + b / 4 * 4 * Q4_BYTES), false, to);
+    q4(data + b * Q4_BYTES + 2, half_at(data + b / 4 * 4 * Q4_BYTES), to);
+}
+static void q4_scale_for_two(const uint8_t *data, int64_t b, float *to) {
+    q4(data + b * Q4_BYTES + 2, half_at(data + b / 2 * 2 * Q4_BYTES), to);
 }
 static void q4_stride_16(const uint8_t *data, int64_t b, float *to) {
-    q4(data + b * 16 + 2, half_at(data + b * 16), false, to);
+    q4(data + b * 16 + 2, half_at(data + b * 16), to);
 }
 
 /* ---- Q4_K: 256 elements, eight groups ---- */
 
 typedef struct q4_k_bug {
-    bool scale_late, high_first, plus_min, min_missing, low_bits_only, first_group, interleaved;
+    bool scale_late, plus_min, min_missing, low_bits_only, first_group;
     int other_group; /* 1: the next one's scale and minimum, -1: the one's before */
 } q4_k_bug;
 
@@ -115,9 +112,8 @@ static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
         int min = g < 4 ? p[j + 4] & 63 : p[j + 8] >> 4 | (bug.low_bits_only ? 0 : p[j + 4] >> 6 << 4);
         float s = d * (float)scale, m = bug.min_missing ? 0 : dmin * (float)min;
         for (int i = 0; i < 32; i++) {
-            const int e = group % 2 * 32 + i; /* of the two groups that share bytes */
-            uint8_t byte = quants[group / 2 * 32 + (bug.interleaved ? e / 2 : i)];
-            int q = ((bug.interleaved ? e : group) % 2 == 1) != bug.high_first ? byte >> 4 : byte & 15;
+            uint8_t byte = quants[group / 2 * 32 + i];
+            int q = group % 2 ? byte >> 4 : byte & 15;
             to[group * 32 + i] = bug.plus_min ? s * (float)q + m : s * (float)q - m;
         }
     }
@@ -127,10 +123,8 @@ static void q4_k(const uint8_t *block, q4_k_bug bug, float *to) {
         q4_k(data + b * (int64_t)sizeof(fd_block_q4_K), (q4_k_bug){.field = true}, to);                                \
     }
 Q4_K_DECODER(scale_late, scale_late)
-Q4_K_DECODER(high_first, high_first)
 Q4_K_DECODER(plus_min, plus_min)
 Q4_K_DECODER(min_missing, min_missing)
-Q4_K_DECODER(interleaved, interleaved)
 Q4_K_DECODER(unpack, low_bits_only)
 Q4_K_DECODER(first_group, first_group)
 static void q4_k_next(const uint8_t *data, int64_t b, float *to) {
@@ -157,6 +151,9 @@ static void q6_k(const uint8_t *block, int groups_a_scale, int quarters, int oth
 }
 static void q6_k_shared_scale(const uint8_t *data, int64_t b, float *to) {
     q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 4, 4, 0, to);
+}
+static void q6_k_scale_for_two(const uint8_t *data, int64_t b, float *to) {
+    q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 2, 4, 0, to);
 }
 static void q6_k_first_group(const uint8_t *data, int64_t b, float *to) {
     q6_k(data + b * (int64_t)sizeof(fd_block_q6_K), 16, 4, 0, to);
@@ -186,11 +183,10 @@ static void by_format(fd_fault_site *site, const block_fn decoders[FD_DTYPE_LIMI
     if (dtype < FD_DTYPE_LIMIT && decoders[dtype]) redecode(site, decoders[dtype]);
 }
 #define BY_FORMAT(name, ...) FD_EDIT(name, by_format(site, (const block_fn[FD_DTYPE_LIMIT]){__VA_ARGS__}))
-BY_FORMAT(nibble_order, [FD_Q4_0] = q4_high_first, [FD_Q4_K] = q4_k_high_first)
-BY_FORMAT(interleaved, [FD_Q4_0] = q4_interleaved, [FD_Q4_K] = q4_k_interleaved)
 BY_FORMAT(min_missing, [FD_Q4_K] = q4_k_min_missing)
 BY_FORMAT(scale_late, [FD_Q8_0] = q8_scale_late, [FD_Q4_0] = q4_scale_late, [FD_Q4_K] = q4_k_scale_late)
 BY_FORMAT(shared_scale, [FD_Q8_0] = q8_shared_scale, [FD_Q4_0] = q4_shared_scale, [FD_Q6_K] = q6_k_shared_scale)
+BY_FORMAT(scale_for_two, [FD_Q8_0] = q8_scale_for_two, [FD_Q4_0] = q4_scale_for_two, [FD_Q6_K] = q6_k_scale_for_two)
 BY_FORMAT(first_group, [FD_Q4_K] = q4_k_first_group, [FD_Q6_K] = q6_k_first_group)
 BY_FORMAT(block_stride, [FD_Q8_0] = q8_stride_32, [FD_Q4_0] = q4_stride_16)
 BY_FORMAT(one_quarter, [FD_Q6_K] = q6_k_one_quarter)
@@ -218,7 +214,7 @@ static void scale_from(fd_fault_site *site, int64_t by, const block_fn groups[FD
         if (w.dtype == FD_Q8_0)
             q8(data + b * bytes + 2, scale, values + b * 32);
         else
-            q4(data + b * bytes + 2, scale, false, values + b * 32);
+            q4(data + b * bytes + 2, scale, values + b * 32);
     }
 }
 FD_EDIT(scale_next, scale_from(site, 1, (const block_fn[FD_DTYPE_LIMIT]){[FD_Q4_K] = q4_k_next, [FD_Q6_K] = q6_k_next}))
@@ -229,13 +225,11 @@ FD_EDIT(scale_before,
     .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true
 
 static const fd_fault rows[] = {
-    {BLOCK("nibble_order", "the high nibble is taken for the low one (Q4_0, Q4_K)"), .edit = nibble_order},
-    {BLOCK("nibbles_interleaved",
-           "a byte's nibbles are taken for neighbours, they are half a block or a group apart (Q4_0, Q4_K)"),
-     .edit = interleaved},
     {BLOCK("scale_2_bytes_off", "a block's scale is read 2 bytes too late (Q8_0, Q4_0, Q4_K)"), .edit = scale_late},
     {BLOCK("one_scale_for_four", "four neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
      .edit = shared_scale},
+    {BLOCK("one_scale_for_two", "two neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
+     .edit = scale_for_two},
     {BLOCK("group_index_missing", "every group of a block is decoded with group 0's scale (Q4_K, Q6_K)"),
      .edit = first_group},
     {BLOCK(

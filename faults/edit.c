@@ -7,6 +7,16 @@
 
 #include "model/weight_rows.h"
 
+void fd_fault_repack(fd_fault_site *site, const fd_fault_bytes edits[FD_DTYPE_LIMIT]) {
+    const fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+    const fd_fault_bytes edit = w.dtype < FD_DTYPE_LIMIT ? edits[w.dtype] : NULL;
+    uint8_t *data = edit ? fd_fault_new_weight(site, w.dtype, w.bytes) : NULL;
+    if (!data) return;
+    memcpy(data, w.data, (size_t)w.bytes);
+    const int64_t size = fd_dtype_get(w.dtype)->block_bytes, n_block = (int64_t)w.bytes / size;
+    for (int64_t b = 0; b < n_block; b++) edit(data + b * size);
+}
+
 const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int slot) {
     return node->weight[slot] < 0 ? NULL : &graph->weights[node->weight[slot]];
 }

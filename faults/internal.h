@@ -41,10 +41,14 @@ typedef struct fd_fault_family {
     int32_t n_row;
 } fd_fault_family;
 
-extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_embed_faults, fd_norm_faults, fd_matmul_faults,
-    fd_rope_faults, fd_rope_layout_faults, fd_attention_faults, fd_softmax_faults, fd_tile_faults, fd_cache_faults,
-    fd_ffn_faults, fd_moe_faults, fd_numerics_faults, fd_output_faults, fd_rank_faults, fd_recurrent_faults,
-    fd_ssm_faults, fd_router_faults, fd_gate_up_faults, fd_fused_faults;
+extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_packing_faults, fd_group_faults, fd_embed_faults,
+    fd_norm_faults, fd_matmul_faults, fd_rope_faults, fd_rope_layout_faults, fd_attention_faults, fd_softmax_faults,
+    fd_tile_faults, fd_cache_faults, fd_ffn_faults, fd_moe_faults, fd_numerics_faults, fd_output_faults, fd_rank_faults,
+    fd_recurrent_faults, fd_ssm_faults, fd_router_faults, fd_gate_up_faults, fd_fused_faults;
+
+/* A row of a decoder's bug. */
+#define FD_PACKING(name, summary, how)                                                                                 \
+    { .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true, .edit = how }
 
 #define FD_FAULT_FAMILY(rows)                                                                                          \
     { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }
@@ -78,6 +82,10 @@ float fd_fault_dot_f16(const float *w, const float *x, int64_t n);
 /* Gives the node's first weight slot a weight of its own with the old one's shape: `bytes` bytes of `dtype`, zeroed and
  * the owner's, for the caller to fill. NULL, and the site has the failure: out of memory. */
 void *fd_fault_new_weight(fd_fault_site *site, uint32_t dtype, uint64_t bytes);
+
+/* Gives it a copy of the old one's bytes, of which each block goes through the edit of the weight's type; none: left alone. */
+typedef void (*fd_fault_bytes)(uint8_t *block);
+void fd_fault_repack(fd_fault_site *site, const fd_fault_bytes edits[FD_DTYPE_LIMIT]);
 
 /* The weight of a slot; NULL when there is none. */
 const fd_weight *fd_fault_weight(const fd_graph *graph, const fd_node *node, int slot);

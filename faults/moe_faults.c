@@ -64,6 +64,10 @@ static float reversed_id(const fd_op_args *args, int32_t p, int32_t r) {
     return id_at(args, p, args->node->shape[0] - 1 - r);
 }
 
+static float next_slots_id(const fd_op_args *args, int32_t p, int32_t r) {
+    return id_at(args, p, (r + 1) % args->node->shape[0]);
+}
+
 /* The op on what the first of the chosen experts was given, for all of them. */
 static void first_ones_input(const fd_op_args *args) {
     const int64_t n = args->weight[0]->n_col, k = args->node->shape[0], n_row = args->n_pos * k;
@@ -80,6 +84,7 @@ static void first_ones_input(const fd_op_args *args) {
     free(rows);
 }
 FD_APPLIES(several_inputs, node->shape[0] > 1 && graph->nodes[node->input[0]].n_dim == 2)
+FD_OVERRIDE(experts_rotated, products(args, next_slots_id))
 FD_OVERRIDE(experts_reversed, products(args, reversed_id))
 FD_OVERRIDE(next_expert, products(args, next_id))
 FD_OVERRIDE(first_expert_twice, products(args, first_id_for_second))
@@ -132,13 +137,19 @@ static float share_of_first(const float *weights, int32_t n, int32_t r) {
     (void)n;
     return r == 0 ? weights[0] : 0.0f;
 }
+static float share_but_of_last(const float *weights, int32_t n, int32_t r) {
+    return r == n - 1 ? 0.0f : weights[r];
+}
 FD_OVERRIDE(unweighted, sum(args, share_one))
+FD_OVERRIDE(last_missing, sum(args, share_but_of_last))
 FD_OVERRIDE(weighted_twice, sum(args, share_twice))
 FD_OVERRIDE(reversed, sum(args, share_reversed))
 FD_OVERRIDE(first_alone, sum(args, share_of_first))
 FD_APPLIES(several, graph->nodes[node->input[1]].shape[0] > 1)
+FD_APPLIES(three_or_more_added, graph->nodes[node->input[1]].shape[0] > 2) /* of two the first alone is left */
 
 FD_APPLIES(several_chosen, node->shape[0] > 1)
+FD_APPLIES(three_or_more, node->shape[0] > 2) /* two are reversed */
 
 #define MOE(name, located, op_, summary) .info = {name, "moe", summary, located, false}, .op = op_
 
@@ -159,6 +170,9 @@ static const fd_fault rows[] = {
     {MOE("moe_experts_reversed", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
          "the chosen experts' matrices are in the other order: the last one's go to the first"),
      .applies = several_chosen, .override = experts_reversed},
+    {MOE("moe_experts_rotated", "ffn_moe_gate", FD_OP_EXPERT_MATMUL,
+         "each of the chosen experts is computed with the matrices of the next one, the last with the first one's"),
+     .applies = three_or_more, .override = experts_rotated},
     {MOE("moe_first_input_for_all", "ffn_moe_down", FD_OP_EXPERT_MATMUL,
          "every chosen expert reads what the first one's gate and up gave"),
      .nodes = "ffn_moe_down", .applies = several_inputs, .override = first_ones_input},
@@ -168,7 +182,10 @@ static const fd_fault rows[] = {
     {MOE("moe_bias_missing", "ffn_moe_gate", FD_OP_EXPERT_MATMUL, "the experts' biases are not added"),
      .applies = has_bias, .edit = bias_missing},
     {MOE("moe_unweighted", "ffn_moe_out", FD_OP_EXPERT_SUM, "the experts' outputs are added without their weights"),
-     .override = unweighted},
+     .nodes = "ffn_moe_out", .override = unweighted},
+    {MOE("moe_shared_ungated", "ffn_shexp_gated", FD_OP_EXPERT_SUM,
+         "the expert that every token uses is added without its gate"),
+     .nodes = "ffn_shexp_gated", .override = unweighted},
     {MOE("moe_weighted_twice", "ffn_moe_out", FD_OP_EXPERT_SUM,
          "each expert's output is multiplied by its weight twice"),
      .override = weighted_twice},
@@ -177,6 +194,8 @@ static const fd_fault rows[] = {
      .applies = several, .override = reversed},
     {MOE("moe_first_alone", "ffn_moe_out", FD_OP_EXPERT_SUM, "only the first of the chosen experts is added"),
      .applies = several, .override = first_alone},
+    {MOE("moe_last_missing", "ffn_moe_out", FD_OP_EXPERT_SUM, "the last of the chosen experts is not added"),
+     .applies = three_or_more_added, .override = last_missing},
     {MOE("moe_shared_missing", "ffn_out", FD_OP_ADD, "the experts that every token uses are left out"),
      .nodes = "ffn_out", .override = fd_fault_copy},
 };

@@ -94,18 +94,17 @@ FD_OVERRIDE(plus_one_missing, norm(args, scale_right, weight_minus_one))
 
 /* One r for all heads of a position, as of a row that is no heads. */
 static void over_all_heads(const fd_op_args *args) {
-    int64_t n = fd_node_width(args->node), head_dim = args->weight[0]->n_col;
-    float *w = fd_fault_row(args->weight[0], 0);
-    if (!w) {
-        fd_fault_nan(args, n);
-        return;
+    const int64_t n = fd_node_width(args->node), head_dim = args->weight[0]->n_col, n_row = args->weight[0]->n_row;
+    for (int64_t head = 0; head < n / head_dim; head++) {
+        float *w = fd_fault_row(args->weight[0], n_row > 1 ? head : 0);
+        for (int32_t p = 0; p < args->n_pos; p++) {
+            const float *x = (const float *)args->in[0] + p * n, scale = scale_right(args->node, x, n);
+            float *y = (float *)args->out + p * n;
+            for (int64_t i = head * head_dim; i < (head + 1) * head_dim; i++)
+                y[i] = w ? x[i] * scale * w[i % head_dim] : NAN;
+        }
+        free(w);
     }
-    for (int32_t p = 0; p < args->n_pos; p++) {
-        const float *x = (const float *)args->in[0] + p * n;
-        float scale = scale_right(args->node, x, n);
-        for (int64_t i = 0; i < n; i++) ((float *)args->out)[p * n + i] = x[i] * scale * w[i % head_dim];
-    }
-    free(w);
 }
 
 FD_APPLIES(of_several_heads, node->n_dim == 2 && node->shape[0] > 1)
@@ -212,6 +211,12 @@ static const fd_fault rows[] = {
     {QK_NORM("qk_norm_missing", "the heads of Q and K are not normed"), .override = fd_fault_copy},
     {QK_NORM("qk_norm_over_all_heads", "the heads of Q and of K are normed as one row, not each by itself"),
      .applies = of_several_heads, .override = over_all_heads},
+    {.info = {"ssm_norm_over_all_groups", "norm", "what the scan gives is normed as one row, not each group by itself",
+              "ssm_norm", false},
+     .op = FD_OP_RMS_NORM,
+     .nodes = "ssm_norm",
+     .applies = of_several_heads,
+     .override = over_all_heads},
     {.info = {"norm_missing", "norm", "the norm before attention or FFN is left out", "attn_norm ffn_norm", false},
      .op = FD_OP_COUNT,
      .nodes = "attn_norm attn_norm_2 ffn_norm",

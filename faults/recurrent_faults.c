@@ -10,6 +10,7 @@ typedef struct recurrence {
     bool keeps;     /* it does not decay */
     bool only_adds; /* what it has already is not taken away */
     bool early;     /* it is read before the position's own update */
+    bool exchanged; /* a reads and b takes in what is the other's */
 } recurrence;
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -46,9 +47,10 @@ static void wkv_with(const fd_op_args *args, recurrence how) {
     for (int64_t item = 0; item < n_out; item++) {
         float s[FD_MAX_STATE] = {0};
         for (int64_t t = 0; t < args->pos0 + args->n_pos; t++) {
-            const float *w = (const float *)args->in[0] + (t * n_head + item / n) * 5 * n, *k = w + n, *b = w + 4 * n;
+            const float *w = (const float *)args->in[0] + (t * n_head + item / n) * 5 * n, *k = w + n;
+            const float *a = w + (how.exchanged ? 4 : 3) * n, *b = w + (how.exchanged ? 3 : 4) * n;
             const float *r = (const float *)args->in[1] + (t - args->pos0) * n_out + item / n * n;
-            const float v = w[2 * n + item % n], had = how.only_adds ? 0 : dot(w + 3 * n, s, n);
+            const float v = w[2 * n + item % n], had = how.only_adds ? 0 : dot(a, s, n);
             float *y = (float *)args->out + (t - args->pos0) * n_out + item;
             if (t >= args->pos0 && how.early) *y = dot(r, s, n);
             for (int64_t i = 0; i < n; i++) s[i] = fmaf(s[i], how.keeps ? 1 : w[i], fmaf(had, b[i], v * k[i]));
@@ -58,6 +60,7 @@ static void wkv_with(const fd_op_args *args, recurrence how) {
 }
 FD_OVERRIDE(wkv_keeps, wkv_with(args, (recurrence){.keeps = true}))
 FD_OVERRIDE(wkv_only_adds, wkv_with(args, (recurrence){.only_adds = true}))
+FD_OVERRIDE(wkv_exchanged, wkv_with(args, (recurrence){.exchanged = true}))
 FD_OVERRIDE(wkv_early, wkv_with(args, (recurrence){.early = true}))
 
 /* The position's own row of the cache. */
@@ -102,6 +105,9 @@ static const fd_fault rows[] = {
     {RECURRENT("wkv_no_decay", "wkv_out", FD_OP_WKV7, "RWKV's state does not decay"), .override = wkv_keeps},
     {RECURRENT("wkv_only_adds", "wkv_out", FD_OP_WKV7, "what a reads of RWKV's state is not taken away along b"),
      .override = wkv_only_adds},
+    {RECURRENT("wkv_a_b_exchanged", "wkv_out", FD_OP_WKV7,
+               "what reads RWKV's state and what takes it away, a and b, are exchanged"),
+     .override = wkv_exchanged},
     {RECURRENT("wkv_read_early", "wkv_out", FD_OP_WKV7, "RWKV's state is read before a position updates it"),
      .override = wkv_early},
     {RECURRENT("wkv_decay_linear", "time_mix_w", FD_OP_EXP, "RWKV's decay is taken as its logarithm"),

@@ -83,6 +83,15 @@ static void rotate_rows(const fd_op_args *args, int32_t shift, float sign, int t
     rotate_by(args, shift, sign, times, false, round);
 }
 
+/* Of a head that is rotated in part. */
+static void last_dims(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), first = args->node->shape[1] - args->node->rope.n_rot;
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int32_t r = 0; r < args->n_pos; r++)
+        if (!rotate(args, (float *)args->out + r * width + first, args->pos0 + r, 1.0f, false, as_is))
+            fd_fault_nan(args, width);
+}
+
 FD_OVERRIDE(sine_for_cosine, rotate_by(args, 0, 1.0f, 1, true, as_is))
 FD_OVERRIDE(one_further, rotate_rows(args, 1, 1.0f, 1, as_is))
 FD_OVERRIDE(other_way, rotate_rows(args, 0, -1.0f, 1, as_is))
@@ -279,5 +288,7 @@ static const fd_fault rows[] = {
      .applies = has_long_factors, .edit = other_factors},
     {ROPE("rope_partial_ignored", "attn_q_rope", "the whole head is rotated where the model rotates a part of it"),
      .applies = is_partial, .edit = partial_ignored},
+    {ROPE("rope_last_dims", "attn_q_rope", "the last elements of a head are rotated where the model rotates the first"),
+     .applies = is_partial, .override = last_dims},
 };
 const fd_fault_family fd_rope_faults = FD_FAULT_FAMILY(rows);

@@ -131,6 +131,23 @@ static fd_code explain_by_near_bug(fd_attribution_options *options, const fd_cla
     return FD_OK;
 }
 
+/* Where every product of a quantised matrix is wrong, nothing shows that its rows go in as int8. */
+static fd_code explain_with_int8_rows(fd_attribution_options *options, const fd_class_attempt *own,
+                                      fd_class_attempt *attempts, int n, fd_class_evidence *evidence, fd_error *err) {
+    const fd_node_finding *f = &own->first;
+    const fd_node *node = &options->graph->nodes[f->node];
+    const int32_t w = node->op == FD_OP_MATMUL && f->span_first == f->node ? node->weight[0] : -1;
+    if (f->finding == FD_FOUND_NOTHING || w < 0 || !options->numerics->plain_products) return FD_OK;
+    if (fd_dtype_get(options->graph->weights[w].dtype)->block_elements == 1) return FD_OK;
+    for (int i = 0; i < n; i++) {
+        const fd_class_attempt *a = &attempts[i];
+        const bool is_int8 = a->class_->replays_inputs && !a->class_->plain_products;
+        if (!is_int8 || a->first.node != f->node || a->first.step != f->step) continue;
+        return try_attempt(options, &attempts[i], false, attempts[0].n, evidence, err);
+    }
+    return FD_OK;
+}
+
 /* Where a fused kernel's sum departs first, wrong throughout, nothing says how it rounds: it may have been in 16 bits. */
 static fd_code explain_with_fused_sums(fd_attribution_options *options, const fd_class_attempt *own,
                                        fd_class_evidence *evidence, fd_error *err) {
@@ -238,6 +255,8 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool of_cache = is_one && reads_cache(options, &own.first), near = own.near.hypothesis.guess != FD_GUESS_NONE;
     if (code == FD_OK && of_cache && (near || own.fitted) && options->numerics == inferred)
         code = explain_with_fused_sums(options, &own, evidence, err); /* a name, where the near bug alone is none */
+    if (code == FD_OK && is_one && !own.named && options->numerics == inferred)
+        code = explain_with_int8_rows(options, &own, tight.at, n, evidence, err);
     if (code == FD_OK && is_one && !own.named && options->numerics == inferred)
         code = explain_by_near_bug(options, &own, tight.at, n, evidence, err);
     if (code == FD_OK && of_cache && !own.named && options->numerics == inferred)

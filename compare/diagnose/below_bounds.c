@@ -27,7 +27,9 @@ enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 typedef struct search {
     fd_below_search below;
     bool *chosen; /* [n_node] follows an unrecorded choice; owned */
+    bool *mixed;  /* [n_node] is a weighted sum of V, or follows an unrecorded one; owned */
     double spent;
+    double aside;        /* how far from 1 a slope may be */
     int32_t n_looked_at; /* nodes before this one */
 } search;
 
@@ -38,7 +40,7 @@ static const fd_projection *of_node(const search *s, int32_t node, int32_t bug) 
 
 /* `shown`: standard errors from 0. */
 static fd_slope slope_of(const search *s, const fd_projection *p, double shown) {
-    fd_slope slope = fd_projection_slope_beyond(p, shown);
+    fd_slope slope = fd_projection_slope_beyond(p, shown, s->aside);
     if (s->below.binary32) slope.shown &= fd_projection_gain(p) >= LEAST_GAIN;
     return slope;
 }
@@ -57,7 +59,7 @@ typedef struct shown {
 /* Of several that are shown the one that takes most of the errors away: Σ r² − Σ (r − d)². */
 static void look_at(const search *s, shown *best, shown x, const fd_projection *p) {
     x.slope = slope_of(s, p, SHOWN);
-    if (x.node >= 0) x.slope.shown &= fd_slope_is_near(&x.slope);
+    if (x.node >= 0) x.slope.shown &= fd_slope_is_near(&x.slope, s->aside);
     x.gain = 2 * p->rd - p->dd;
     if (x.slope.shown && (best->bug < 0 || x.gain > best->gain)) *best = x;
 }
@@ -180,9 +182,13 @@ static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_
     return FD_OK;
 }
 
-static bool may_hide_bugs(const fd_numerics_class *class_) {
-    bool steps = fd_class_leaves_nothing(class_) && fd_class_rounds_to_steps(class_);
-    return !class_->exact && !steps && class_->u_out >= 0x1p-24;
+/* Roundings to steps are repeated, and then nothing is left, but for sums of V in 16 bits. */
+static bool repeats_steps(const fd_numerics_class *class_) {
+    return fd_class_leaves_nothing(class_) && fd_class_rounds_to_steps(class_);
+}
+
+static bool has_room(const fd_numerics_class *class_) {
+    return !class_->exact && class_->u_out >= 0x1p-24;
 }
 
 static bool is_unrecorded(const search *s, int32_t i) {
@@ -190,22 +196,29 @@ static bool is_unrecorded(const search *s, int32_t i) {
     return ignored || !fd_trace_has_data(s->below.o->trace, s->below.graph->nodes[i].name);
 }
 
-/* Computed from a choice of experts that was not recorded: rounding may have turned it, and then has a direction. */
+/* Computed from a choice of experts that was not recorded: rounding may have turned it, and then has a direction. And what sums V, or
+ * is computed from an unrecorded sum of it. */
 static fd_code find_choices(search *s, fd_error *err) {
+    const fd_node *nodes = s->below.graph->nodes;
     s->chosen = calloc((size_t)s->below.graph->n_node + 1, sizeof *s->chosen);
-    if (!s->chosen) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    for (int32_t i = 0; i < s->below.graph->n_node; i++)
+    s->mixed = calloc((size_t)s->below.graph->n_node + 1, sizeof *s->mixed);
+    if (!s->chosen || !s->mixed) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    for (int32_t i = 0; i < s->below.graph->n_node; i++) {
+        s->mixed[i] = nodes[i].op == FD_OP_ATTN_MIX;
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
-            int32_t in = s->below.graph->nodes[i].input[k];
-            if (in >= 0 && is_unrecorded(s, in))
-                s->chosen[i] |= s->chosen[in] || s->below.graph->nodes[in].op == FD_OP_TOP_K;
+            int32_t in = nodes[i].input[k];
+            if (in < 0 || !is_unrecorded(s, in)) continue;
+            s->chosen[i] |= s->chosen[in] || nodes[in].op == FD_OP_TOP_K;
+            s->mixed[i] |= s->mixed[in];
         }
+    }
     return FD_OK;
 }
 
 /* fd_jobs.needless */
 static bool is_needless(void *user, int32_t i) {
     const search *s = user;
+    if (repeats_steps(s->below.o->numerics) && !s->mixed[i]) return true;
     return is_unrecorded(s, i) || (s->chosen[i] && !s->below.binary32); /* where little is left, none was turned */
 }
 
@@ -236,9 +249,13 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     const fd_graph *graph = options->graph;
     search s = {0};
     out->named = false;
-    if (!may_hide_bugs(options->numerics) || of->found) return FD_OK;
+    const bool in_sums_alone = repeats_steps(options->numerics);
+    if (!has_room(options->numerics) || of->found) return FD_OK;
+    if (in_sums_alone && !(options->numerics->u_mix > 0x1p-24)) return FD_OK;
     const fd_jobs nodes = {0, graph->n_node, threads_for(graph), &s, is_needless, look_at_node, take_node};
     fd_code code = fd_below_open(options, &s.below, err);
+    s.below.binary32 &= !in_sums_alone;
+    s.aside = in_sums_alone ? FD_SLOPE_ASIDE_IN_SUMS : FD_SLOPE_ASIDE;
     if (code == FD_OK) code = find_choices(&s, err);
     if (code == FD_OK) code = fd_run_in_order(&nodes, err);
     for (int32_t i = s.n_looked_at; i < graph->n_node && code == FD_OK; i++) {
@@ -249,6 +266,7 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     if (x.bug >= 0) code = describe(&s, &x, of, out, causes, err);
     fd_below_close(&s.below);
     free(s.chosen);
+    free(s.mixed);
     return code;
 }
 
@@ -260,10 +278,10 @@ static bool leaves_little(const fd_node_finding *f, const fd_slope *slope) {
 
 fd_code fd_explain_by_slope(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     const fd_node_finding *f = options->finding;
-    search s = {0};
+    search s = {.aside = FD_SLOPE_ASIDE};
     shown best = {.bug = -1};
-    if (!fd_class_leaves_nothing(options->numerics) || !may_hide_bugs(options->numerics) || f->span_first == f->node)
-        return FD_OK;
+    const bool binary32 = fd_class_leaves_nothing(options->numerics) && !repeats_steps(options->numerics);
+    if (!binary32 || !has_room(options->numerics) || f->span_first == f->node) return FD_OK;
     fd_code code = fd_below_open(options, &s.below, err);
     if (code == FD_OK) code = fd_below_look(&s.below, f->node, err);
     for (int32_t i = 0; i < s.below.n_bug && code == FD_OK; i++)

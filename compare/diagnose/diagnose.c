@@ -6,6 +6,7 @@
 
 #include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/hidden_scores.h"
+#include "compare/replay/kv_types.h"
 #include "compare/diagnose/later_rows.h"
 
 typedef struct recorded {
@@ -89,8 +90,7 @@ static uint32_t stored(void *user, int32_t node) {
 
 static fd_explain_request question(recorded *r, const fd_node *node) {
     const fd_diagnose_options *o = r->o;
-    const float *output = tensor(r, node->id); /* says which rows are judged */
-    fd_explain_request ask = {.output = output,
+    fd_explain_request ask = {.output = tensor(r, node->id), /* says which rows are judged */
                               .numerics = o->numerics->exact ? NULL : o->numerics,
                               .n_output = o->n_output,
                               .op = o->op,
@@ -105,6 +105,7 @@ static fd_explain_request question(recorded *r, const fd_node *node) {
                               .n_tokens_after = fd_trace_n_pos(o->trace) - r->at.n_kv,
                               .n_prompt = fd_prompt_length(o->trace),
                               .products = r->at.products};
+    fd_kept_types(o->numerics, o->trace, o->kv_type, &ask.k_type, &ask.v_type);
     ask.args = (fd_op_args){.graph = o->graph,
                             .node = node,
                             .pos0 = r->at.pos0,
@@ -183,6 +184,7 @@ fd_diagnose_options fd_diagnose_question(const fd_attribution_options *how, cons
                                  .op = how->op,
                                  .numerics = of->numerics,
                                  .n_output = of->n_output,
+                                 .kv_type = how->kv_type,
                                  .ignored = how->ignored};
 }
 

@@ -18,6 +18,7 @@ typedef struct fd_diagnose_options {
     fd_op_fn op;
     const fd_numerics_class *numerics;
     double n_output;     /* as in fd_bound_args */
+    const char *kv_type; /* of K and V, "q8_0"; NULL: as the trace says */
     const bool *ignored; /* [n_node] taken for not recorded; NULL: none */
     double most_spent;   /* multiplications; 0: as many as a person waits for */
     bool as_it_is;       /* of fd_diagnose_fits: the finding's node is the one that the hypothesis was found at */

@@ -119,7 +119,7 @@ static best choose(const fd_diagnose_options *ask, const fd_attribution *of, con
         const fd_projection sum = sum_of(ask, of, k, at);
         int32_t first = -1;
         for (int32_t i = 0; i <= of->first.node && first < 0; i++) {
-            const fd_slope own = fd_projection_slope_beyond(&at[i][k], SHOWN_HERE);
+            const fd_slope own = fd_projection_slope_beyond(&at[i][k], SHOWN_HERE, FD_SLOPE_ASIDE);
             if (is_asked(ask, of, i) && own.value >= HALF && own.value >= SHOWN_HERE * own.error) first = i;
         }
         const fd_slope slope = fd_projection_slope(&sum);

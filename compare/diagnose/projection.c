@@ -2,9 +2,8 @@
 
 #include <math.h>
 
-/* Standard errors from 0; and how far from 1 a slope may be: a bound's formula, a bug's own roundings. */
+/* Standard errors from 0. */
 #define SHOWN 10.0
-#define ASIDE 0.05 /* and two standard errors */
 
 enum { FEWEST_ROWS = 4 };
 
@@ -37,7 +36,7 @@ void fd_projection_add(fd_projection *to, const fd_projection *from) {
     to->n_row += from->n_row;
 }
 
-fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown) {
+fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown, double aside) {
     fd_slope s = {.value = p->rd / p->dd};
     double n = p->n_row, b = s.value;
     double by_rows = (p->rd_rd - 2 * b * p->rd_dd + b * b * p->dd_dd) * n / (n - 1);
@@ -45,16 +44,16 @@ fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown) {
     s.error = sqrt(fmax(fmax(by_rows, by_elements), 0)) / p->dd;
     double of_rows = student(p->n_row) * sqrt(fmax(by_rows, 0)) / p->dd;
     s.shown = p->n_row >= FEWEST_ROWS && p->dd > 0 && isfinite(b) && isfinite(s.error) &&
-              fabs(b - 1) <= ASIDE + 2 * s.error && b >= shown * s.error && b >= shown * of_rows;
+              fabs(b - 1) <= aside + 2 * s.error && b >= shown * s.error && b >= shown * of_rows;
     return s;
 }
 
 fd_slope fd_projection_slope(const fd_projection *p) {
-    return fd_projection_slope_beyond(p, SHOWN);
+    return fd_projection_slope_beyond(p, SHOWN, FD_SLOPE_ASIDE);
 }
 
-bool fd_slope_is_near(const fd_slope *slope) {
-    return fabs(slope->value - 1) <= ASIDE + slope->error;
+bool fd_slope_is_near(const fd_slope *slope, double aside) {
+    return fabs(slope->value - 1) <= aside + slope->error;
 }
 
 double fd_projection_gain(const fd_projection *p) {

@@ -37,13 +37,19 @@ void fd_projection_add(fd_projection *to, const fd_projection *from);
 void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int32_t row, double least,
                            fd_projection *to);
 
-/* `shown`: standard errors from 0. With fewer than four rows, or when anything is not finite: not shown. */
-fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown);
-fd_slope fd_projection_slope(const fd_projection *p); /* ten */
+/* How far from 1 a slope may be: a bound's formula, a bug's own roundings. And where sums are in 16 bits, which lose small summands beside
+ * large ones: that has a direction, up to a tenth of what a bug has that makes large ones larger. */
+#define FD_SLOPE_ASIDE         0.05
+#define FD_SLOPE_ASIDE_IN_SUMS 0.15
 
-/* Within a twentieth and one standard error of 1, as a bug has to be that is shown in one node alone: many are tried at many nodes,
+/* `shown`: standard errors from 0. `aside`: and two standard errors. With fewer than four rows, or when anything is not finite: not
+ * shown. */
+fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown, double aside);
+fd_slope fd_projection_slope(const fd_projection *p); /* ten, a twentieth */
+
+/* Within `aside` and one standard error of 1, as a bug has to be that is shown in one node alone: many are tried at many nodes,
  * and another bug may go in nearly the same direction. */
-bool fd_slope_is_near(const fd_slope *slope);
+bool fd_slope_is_near(const fd_slope *slope, double aside);
 
 /* Of the squares that the op as it should be leaves in those rows, what the bug takes away: 1 all, 0 or less none. */
 double fd_projection_gain(const fd_projection *p);

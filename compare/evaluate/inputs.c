@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "compare/evaluate/workbench.h"
+#include "compare/evaluate/kept_types.h"
+#include "compare/hypothesis/internal.h"
 #include "model/gguf/quant.h"
 
 void fd_inputs_free(fd_op_inputs *in) {
@@ -29,6 +31,8 @@ static fd_code change_cache(fd_evaluation *ev, const fd_node *from, float *rows,
         if (w) theirs = w->v.memory;
     }
     fd_hypothesis_cache(&ev->h, theirs, rows, n_row, width);
+    if (ev->h.which == FD_CACHE_BLOCKS)
+        fd_cache_blocks(ev->h.n, fd_explain_kv_type(ev->bench->request, from), rows, n_row, width);
     return FD_OK;
 }
 
@@ -69,7 +73,7 @@ static fd_code change_inputs(fd_evaluation *ev, const fd_op_args *args, int slot
 
 /* Scores past a row's own position, and those that a window hides where a dump has them as they were before the mask, are
  * recorded as -inf whatever the candidate had there. A fault of the mask shows in what softmax makes of them, so those are computed
- * again; what was recorded stands. */
+ * again; what was recorded stands, unless the fault hides it. */
 static fd_code unhide(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *in, bool *tried, fd_error *err) {
     int32_t id = args->node->input[0];
     const fd_node *node = id < 0 ? NULL : &args->graph->nodes[id];
@@ -81,10 +85,19 @@ static fd_code unhide(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs *i
     if (in->hidden.state == FD_VARIANT_UNTRIED) *tried = false;
     if (in->hidden.state != FD_VARIANT_COMPUTED) return FD_OK;
     int64_t stride = fd_node_row_stride(node, args->n_kv);
-    for (int64_t i = 0; i < args->n_pos * stride; i++)
-        if (i % args->n_kv <= args->pos0 + i / stride && isfinite(in->x[0][i])) in->hidden.rows[i] = in->x[0][i];
+    for (int64_t i = 0; i < args->n_pos * stride; i++) {
+        const bool seen = i % args->n_kv <= args->pos0 + i / stride && !isinf(in->hidden.rows[i]);
+        if (seen && isfinite(in->x[0][i])) in->hidden.rows[i] = in->x[0][i];
+    }
     in->x[0] = in->hidden.rows;
     return FD_OK;
+}
+
+/* What an input becomes before it is multiplied; rows of a cache in blocks are what they are. */
+static fd_dot_type type_of_input(const fd_explain_request *r, const fd_op_args *args, int slot) {
+    const uint32_t kept = fd_explain_kv_type(r, args->node);
+    if (kept == FD_F32) return fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), slot);
+    return slot == 0 ? fd_dot_type_beside_cache(r->numerics, args->node, kept) : FD_DOT_AS_IS;
 }
 
 /* *tried false: something that the node reads is not known. */
@@ -107,7 +120,7 @@ fd_code fd_inputs_gather(fd_evaluation *ev, const fd_op_args *args, fd_op_inputs
         }
         if (!*tried) continue;
         const bool changes = fd_hypothesis_changes_input(&ev->h, args->node, k);
-        const fd_dot_type type = fd_dot_type_of(r->numerics, args->node, fd_dot_weight(args), k);
+        const fd_dot_type type = type_of_input(r, args, k);
         /* a sum loses elements of blocks that were made of all of them */
         const bool after = changes && ev->h.guess == FD_GUESS_INPUT_TAIL && fd_dot_is_blocks(type);
         if (changes && !after) FD_TRY(change_inputs(ev, args, k, FD_DOT_AS_IS, in, err));

@@ -14,6 +14,7 @@ typedef struct fd_explain_request {
         *output; /* the candidate's rows, [n_pos, fd_node_row_stride]; KV_WRITE: the cache rows of the positions */
     const fd_numerics_class *numerics; /* the candidate's, for the bounds of every variant; NULL: exact, τ = 0 */
     double n_output;                   /* as in fd_bound_args */
+    uint32_t k_type, v_type;           /* in which K and V are kept; FD_F32: as the class keeps them */
     const double *tau;                 /* without `numerics`: bounds for every variant alike, laid out as output */
     fd_op_fn op;
     /* The candidate's rows of another node at these positions, laid out as fd_op_args.in (KV_WRITE: the cache from

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "compare/evaluate/variant.h"
+#include "compare/evaluate/kept_types.h"
 
 static double *widen(const float *x, int64_t n) {
     double *wide = malloc(sizeof *wide * (size_t)(n > 0 ? n : 1));
@@ -75,6 +76,7 @@ fd_code fd_variant_bound(const fd_explain_request *request, const fd_op_args *ar
                                .candidate = w.candidate,
                                .stored = stored_as(request, args->node->id),
                                .numerics = request->numerics,
+                               .kv_type = fd_explain_kv_type(request, args->node),
                                .n_output = request->n_output};
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             wide.in[k] = w.in[k];

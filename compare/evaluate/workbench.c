@@ -1,4 +1,5 @@
 #include "compare/evaluate/workbench.h"
+#include "compare/evaluate/kept_types.h"
 
 #include <stdlib.h>
 
@@ -116,6 +117,8 @@ fd_code fd_bench_edit(fd_evaluation *ev, int32_t id, fd_error *err) {
     if (id < ev->begin) ev->begin = id;
     if (id >= ev->end) ev->end = id + 1;
     FD_TRY(fd_hypothesis_edit(&ev->h, graph, &graph->nodes[id], &w->node, &w->edited, err));
+    if (graph->nodes[id].op == FD_OP_KV_WRITE)
+        w->node.node.kv_type = fd_explain_kv_type(ev->bench->request, &graph->nodes[id]);
     w->edit_known = true;
     return FD_OK;
 }

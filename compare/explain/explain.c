@@ -219,6 +219,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places_inside(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_mapped(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache_blocks(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     if (!fd_trial_fits(t) && guess && many) FD_TRY(try_table_at_nodes(t, err));

@@ -22,6 +22,7 @@ fd_code fd_guess_attention(fd_trial *trial, fd_error *err);
 /* Rows of the cache that are read from another place or another cache; then, of the node asked about, rows that nothing in this run
  * has (guess_cache.c). */
 fd_code fd_guess_cache(fd_trial *trial, fd_error *err);
+fd_code fd_guess_cache_blocks(fd_trial *trial, fd_error *err);
 fd_code fd_guess_unknown_cache(fd_trial *trial, fd_error *err);
 
 /* ALiBi's slopes and sinks (guess_head_numbers.c). */

@@ -102,7 +102,17 @@ typedef enum fd_cache_rule {
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
     FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
     FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
+    FD_CACHE_BLOCKS,    /* all, in blocks that are taken apart or put together by rule `n` of fd_cache_block_rule */
 } fd_cache_rule;
+typedef enum fd_cache_block_rule {
+    FD_BLOCKS_SCALE_BEFORE,
+    FD_BLOCKS_SCALE_NEXT,
+    FD_BLOCKS_SCALE_FIRST,
+    FD_BLOCKS_NIBBLES,
+    FD_BLOCKS_HALVES,
+    FD_BLOCKS_LAST_MISSING,
+    FD_N_CACHE_BLOCKS,
+} fd_cache_block_rule;
 typedef enum fd_stride_rule {
     FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
     FD_STRIDES_ROWS_FIRST,  /* and the other way about */

@@ -19,6 +19,10 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
 /* FD_GUESS_TILES: rows of softmax's weights, [n_row, n_head, pos0 + n_row]. */
 void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
 
+/* FD_CACHE_BLOCKS: rows [n_row, width] that are kept in blocks of a type, else they stay as they are; and the rule in words, "each has …". */
+void fd_cache_blocks(int rule, uint32_t type, float *rows, int64_t n_row, int64_t width);
+const char *fd_cache_blocks_text(int rule);
+
 /* FD_CACHE_RING, for which each row has a cache of its own, and FD_CACHE_UNKNOWN: scores, or what is mixed of the values
  * (cache.c). */
 void fd_hypothesis_cache_output(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);

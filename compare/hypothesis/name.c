@@ -25,6 +25,7 @@ static const char *cache_name(const fd_hypothesis *h) {
     case FD_CACHE_UNKNOWN: return "cache_rows_stale";
     case FD_CACHE_LATE: return "cache_slots_late";
     case FD_CACHE_OWN: return "own_row_stale";
+    case FD_CACHE_BLOCKS: return "cache_blocks";
     }
     return "";
 }

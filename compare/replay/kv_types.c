@@ -1,4 +1,6 @@
 /* In which types K and V are kept: as the trace, or the question, says. */
+#include "compare/replay/kv_types.h"
+
 #include "compare/replay/internal.h"
 
 /* What a class has of its own it rounds by itself: binary16 is of the classes that keep a cache so. */
@@ -6,13 +8,16 @@ static uint32_t beside_class(const fd_numerics_class *c, uint32_t type) {
     return type == FD_F16 || (type == FD_BF16 && !(c->u_kv < 0x1p-8)) ? FD_F32 : type;
 }
 
-void fd_replay_read_kv_types(fd_replay *replay) {
+void fd_kept_types(const fd_numerics_class *numerics, const fd_trace *trace, const char *said, uint32_t *k,
+                   uint32_t *v) {
     fd_error none;
-    const char *said = replay->o.kv_type ? replay->o.kv_type : fd_trace_get_info(replay->o.trace)->kv_type;
-    if (fd_kv_types_parse(said, &replay->k_type, &replay->v_type, &none) != FD_OK)
-        replay->k_type = replay->v_type = FD_F32;
-    replay->k_type = beside_class(replay->o.numerics, replay->k_type);
-    replay->v_type = beside_class(replay->o.numerics, replay->v_type);
+    if (fd_kv_types_parse(said ? said : fd_trace_get_info(trace)->kv_type, k, v, &none) != FD_OK) *k = *v = FD_F32;
+    *k = beside_class(numerics, *k);
+    *v = beside_class(numerics, *v);
+}
+
+void fd_replay_read_kv_types(fd_replay *replay) {
+    fd_kept_types(replay->o.numerics, replay->o.trace, replay->o.kv_type, &replay->k_type, &replay->v_type);
 }
 
 uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node) {

@@ -89,7 +89,7 @@ Test(projection, in_one_node_alone_a_slope_is_nearer_to_1) {
     } slopes[] = {{1, 0.01, true},      {1.19, 0.15, true}, {1.19, 0.075, false},
                   {0.81, 0.075, false}, {NAN, 0.1, false},  {1, NAN, false}};
     for (size_t i = 0; i < sizeof slopes / sizeof *slopes; i++)
-        cr_expect_eq(fd_slope_is_near(&(fd_slope){slopes[i].value, slopes[i].error, true}), slopes[i].near, "%g ± %g",
+        cr_expect_eq(fd_slope_is_near(&(fd_slope){slopes[i].value, slopes[i].error, true}, FD_SLOPE_ASIDE), slopes[i].near, "%g ± %g",
                      slopes[i].value, slopes[i].error);
 }
 

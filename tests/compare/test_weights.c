@@ -71,7 +71,7 @@ Test(weights, every_loader_and_dequantise_fault_is_named_by_its_bytes) {
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_model(models[m]);
         n += name_all(&b, b.graph, models[m], m == 0);
-        for (int d = 0; m == 0 && d < FD_N_DRESS; d++) {
+        for (int d = 0; m == 0 && d < FD_N_DRESS_ALL; d++) {
             fd_dressed dressed = fd_dress_up(b.graph, &fd_dresses[d]);
             n += name_all(&b, dressed.graph, fd_dresses[d].name, false);
             fd_undress(&dressed);

@@ -6,12 +6,17 @@
 #include "base/dtype.h"
 #include "model/gguf/quant.h"
 
-const fd_dress fd_dresses[FD_N_DRESS] = {
+const fd_dress fd_dresses[FD_N_DRESS_ALL] = {
     {"kjv-llama in Q4_0, RoPE scaled by 4", FD_Q4_0, 4.0, 0, 0, false},
     {"kjv-llama in Q4_K, half of each head rotated", FD_Q4_K, 1.0, 16, 0, false},
     {"kjv-llama in Q6_K", FD_Q6_K, 1.0, 0, 0, false},
     {"kjv-llama in Q4_0, YaRN by 8", FD_Q4_0, 1.0, 0, 8, false},
     {"kjv-llama in Q4_0, LongRoPE", FD_Q4_0, 1.0, 0, 0, true},
+    {"kjv-llama in Q2_K", FD_Q2_K, 1.0, 0, 0, false},
+    {"kjv-llama in Q3_K", FD_Q3_K, 1.0, 0, 0, false},
+    {"kjv-llama in Q5_K", FD_Q5_K, 1.0, 0, 0, false},
+    {"kjv-llama in Q5_0", FD_Q5_0, 1.0, 0, 0, false},
+    {"kjv-llama in IQ3_S", FD_IQ3_S, 1.0, 0, 0, false},
 };
 
 static void *allocate(size_t size) {
@@ -32,10 +37,17 @@ static void fill(uint32_t dtype, uint8_t *blocks, int64_t n_block, uint32_t seed
     for (int64_t i = 0; i < n_block * size; i++) blocks[i] = random_byte(&seed);
     for (int64_t b = 0; b < n_block; b++) {
         float vary = 1.0f + (float)random_byte(&seed) / 256.0f;
-        if (dtype == FD_Q4_K) {
+        if (dtype == FD_Q4_K || dtype == FD_Q5_K) { /* d and dmin stand at the same place in both */
             fd_block_q4_K *block = (fd_block_q4_K *)(blocks + b * size);
             block->d = fd_f32_to_f16(1e-4f * vary);
             block->dmin = fd_f32_to_f16(7.5e-4f * vary);
+        } else if (dtype == FD_Q2_K) {
+            fd_block_q2_K *block = (fd_block_q2_K *)(blocks + b * size);
+            block->d = block->dmin = fd_f32_to_f16(2e-3f * vary);
+        } else if (dtype == FD_Q3_K) {
+            ((fd_block_q3_K *)(blocks + b * size))->d = fd_f32_to_f16(4e-4f * vary);
+        } else if (dtype == FD_IQ3_S) {
+            ((fd_block_iq3_s *)(blocks + b * size))->d = fd_f32_to_f16(2e-4f * vary);
         } else {
             fd_block_q6_K *block = (fd_block_q6_K *)(blocks + b * size);
             block->d = fd_f32_to_f16(2e-5f * vary);
@@ -100,8 +112,8 @@ fd_dressed fd_dress_up(const fd_graph *graph, const fd_dress *dress) {
         fd_weight *w = &d.graph->weights[node->weight[0]];
         uint64_t bytes = (uint64_t)(w->n_row * fd_dtype_row_bytes(dress->dtype, w->n_col));
         uint8_t *block = d.blocks[d.n_block++] = allocate((size_t)bytes);
-        if (dress->dtype == FD_Q4_0)
-            requantise(w, FD_Q4_0, block);
+        if (fd_can_quantize(dress->dtype))
+            requantise(w, dress->dtype, block);
         else
             fill(dress->dtype, block, (int64_t)bytes / fd_dtype_get(dress->dtype)->block_bytes, (uint32_t)i);
         w->dtype = dress->dtype;

@@ -7,15 +7,16 @@
 
 typedef struct fd_dress {
     const char *name;
-    uint32_t dtype; /* of every matrix: Q4_0 (requantised), Q4_K or Q6_K (random blocks) */
+    uint32_t dtype; /* of every matrix: Q4_0, Q5_0 (requantised), others (random blocks) */
     double linear;  /* factor of linear RoPE scaling; 1: none */
     int32_t n_rot;  /* 0: as it is */
     double yarn;    /* factor of YaRN; 0: none */
     bool longrope;  /* with short and long frequency factors */
 } fd_dress;
 
-enum { FD_N_DRESS = 5 };
-extern const fd_dress fd_dresses[FD_N_DRESS];
+/* Those from FD_N_DRESS on are for decoders' faults alone. */
+enum { FD_N_DRESS = 5, FD_N_DRESS_ALL = 10 };
+extern const fd_dress fd_dresses[FD_N_DRESS_ALL];
 
 typedef struct fd_dressed {
     fd_graph *graph; /* owned, and so are the blocks */
