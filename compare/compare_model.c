@@ -19,9 +19,9 @@
 #include "compare/measure/measure.h"
 #include "compare/measure/step_health.h"
 #include "compare/measure/token_texts.h"
-#include "compare/replay/extent.h"
-#include "compare/replay/findings.h"
-#include "compare/replay/z_map.h"
+#include "compare/attribute/extent.h"
+#include "compare/attribute/findings.h"
+#include "compare/attribute/z_map.h"
 #include "compare/report/next.h"
 
 /* The model as one side ran it. */

@@ -7,7 +7,7 @@
 #include "compare/weights/weights.h"
 #include "compare/diff/trace_pair.h"
 #include "compare/measure/measures.h"
-#include "compare/replay/argmax_flip.h"
+#include "compare/attribute/argmax_flip.h"
 
 enum { FD_REFERENCE, FD_CANDIDATE };
 
@@ -22,7 +22,7 @@ typedef struct fd_comparison {
     fd_measures measures[2];
     int32_t n_pos;        /* positions whose tokens agree */
     bool *ignored;        /* [n_node] of the candidate: recorded wrongly; owned */
-    bool records_rounded; /* the candidate's: fused kernels read what was rounded after them (replay/unrounded.h) */
+    bool records_rounded; /* the candidate's: fused kernels read what was rounded after them (attribute/unrounded.h) */
     fd_explanation below; /* named: a bug below the bounds */
     fd_explanation first; /* of the candidate's first finding, `explained` when it was asked for */
     int32_t explained_node, explained_pos;

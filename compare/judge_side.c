@@ -8,10 +8,10 @@
 #include "compare/dump/misrecorded.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/measure/measure.h"
-#include "compare/replay/rival.h"
-#include "compare/replay/typical.h"
-#include "compare/replay/unrounded.h"
-#include "compare/replay/z_map.h"
+#include "compare/attribute/rival.h"
+#include "compare/attribute/typical.h"
+#include "compare/attribute/unrounded.h"
+#include "compare/attribute/z_map.h"
 
 /* Bounds. */
 #define MUCH_BEYOND 2.0

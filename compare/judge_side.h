@@ -3,7 +3,7 @@
 #define FD_COMPARE_JUDGE_SIDE_H
 
 #include "compare/comparison.h"
-#include "compare/replay/infer.h"
+#include "compare/infer/infer.h"
 
 /* How a side's class is known. */
 typedef struct fd_judged_class {

@@ -14,7 +14,7 @@
 #include "compare/diff/tensor_diff.h"
 #include "compare/measure/measures.h"
 #include "compare/remark.h"
-#include "compare/replay/class_evidence.h"
+#include "compare/infer/class_evidence.h"
 #include "dumpers/store/trace.h"
 
 typedef enum fd_verdict_status {
@@ -90,7 +90,7 @@ typedef struct fd_verdict_extent {
     fd_extent_only only;           /* the other kind of steps was judged past position 0, and is right */
 } fd_verdict_extent;
 
-/* What replay (replay/attribution.h) adds: the divergence is then the first node that introduced an error, its
+/* What replay (attribute/attribution.h) adds: the divergence is then the first node that introduced an error, its
  * `diff` has the worst element as `first`, and tensors are counted by finding. */
 typedef struct fd_verdict_replay {
     bool done;

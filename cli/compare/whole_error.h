@@ -1,5 +1,5 @@
 /* Under NOISE: is the error of the logits, the sum of all the others, one that rounding leaves? Bounds of single ops have room for
- * errors in one direction that add up. And of an engine of 16-bit tensors: is each tensor's own (compare/replay/local_errors.h)? */
+ * errors in one direction that add up. And of an engine of 16-bit tensors: is each tensor's own (compare/attribute/local_errors.h)? */
 #ifndef FD_CLI_COMPARE_WHOLE_ERROR_H
 #define FD_CLI_COMPARE_WHOLE_ERROR_H
 

@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "cli/import/map_lines.h"
 #include "cli/temporary.h"
-#include "compare/replay/own_values.h"
+#include "compare/attribute/own_values.h"
 #include "reference_cpu/reference.h"
 
 /* More by so much is no accident: of a single name, four digits. */

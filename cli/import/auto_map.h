@@ -1,5 +1,5 @@
 /* A map from values alone (docs/mapping.md): names are compared with the nodes of a right run. Behind a bug of every layer
- * nothing is near to these; then what the names' own values make of one another decides (compare/replay/own_values.h): the node
+ * nothing is near to these; then what the names' own values make of one another decides (compare/attribute/own_values.h): the node
  * that a name is, is the one from which the other names follow. */
 #ifndef FD_CLI_IMPORT_AUTO_MAP_H
 #define FD_CLI_IMPORT_AUTO_MAP_H

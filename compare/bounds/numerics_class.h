@@ -45,7 +45,7 @@ typedef struct fd_numerics_class {
     bool int8_weights; /* and for each row of weights; else these stay as they are */
     double
         u_product; /* a product before its bias, or scores' scale, which a replay repeats; 0: not rounded there. Of no row of
-                          the table: replay/unrounded.h asks for it */
+                          the table: attribute/unrounded.h asks for it */
     double u_shown;    /* results whose recorded values all have so few bits, and results that are not recorded */
     bool typical;      /* bounds are what roundings leave as a rule (fd_numerics_class_typical) */
     bool cuda_kernels; /* products are those of ggml's CUDA kernels, chosen by a call's rows (replay/cuda_kernels.h) */

@@ -3,7 +3,7 @@
 #define FD_COMPARE_CLASS_ATTEMPT_H
 
 #include "compare/diagnose/diagnose.h"
-#include "compare/replay/z_map.h"
+#include "compare/attribute/z_map.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. */
 enum { FD_ATTEMPT_POSITIONS = 64 };

@@ -4,8 +4,8 @@
 #define FD_COMPARE_CLASS_BY_BUG_H
 
 #include "compare/diagnose/diagnose.h"
-#include "compare/replay/attribution.h"
-#include "compare/replay/class_evidence.h"
+#include "compare/attribute/attribution.h"
+#include "compare/infer/class_evidence.h"
 
 /* `options`: as `judged` was in the inferred class, options->numerics. That becomes the first tight class in which a bug
  * explains the first finding and half of all of them, and *evidence says so; else both stay. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "compare/bounds/numerics_class.h"
-#include "compare/replay/try_classes.h"
+#include "compare/infer/try_classes.h"
 
 /* Of what is left without the type. Rounding K or V where the engine does not takes nothing away, of a bug neither. */
 #define MOST_LEFT 0.5

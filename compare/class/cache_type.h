@@ -3,7 +3,7 @@
 #ifndef FD_COMPARE_CLASS_CACHE_TYPE_H
 #define FD_COMPARE_CLASS_CACHE_TYPE_H
 
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 /* `type`: with K and V in such blocks or bfloat16 ("q8_0", "q8_0/f16" of K and V) nothing departs, where `of` says that something does behind
  * a cache that was not recorded, and the trace does not say its type; "": there is none. `options`: as `of` was judged. */

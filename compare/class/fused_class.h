@@ -4,7 +4,7 @@
 #define FD_COMPARE_CLASS_FUSED_CLASS_H
 
 #include "compare/diagnose/diagnose.h"
-#include "compare/replay/class_evidence.h"
+#include "compare/infer/class_evidence.h"
 
 /* `options`: as `judged` was in the inferred class, options->numerics. That becomes the same class with fused attention where one bug in it
  * explains the first finding and half of all of them, or where what departs in the inferred one, in half of the layers or more, is in all

@@ -4,7 +4,7 @@
 #define FD_COMPARE_CLASS_OTHER_KERNEL_H
 
 #include "compare/diagnose/diagnose.h"
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 /* *error: the largest of what all that departs leaves, relative to it, in no direction, with such products before it or being attention's
  * own; 0: something is otherwise, or the class repeats no float factors. */

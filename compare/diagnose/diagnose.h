@@ -8,7 +8,7 @@
 #define FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 
 #include "compare/explain/explain.h"
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 typedef struct fd_diagnose_options {
     const fd_graph *graph; /* without faults */

@@ -1,4 +1,4 @@
-/* Suspects (replay/residuals.h): within their bounds, but more is left of most of their rows than their class leaves. They are
+/* Suspects (attribute/residuals.h): within their bounds, but more is left of most of their rows than their class leaves. They are
  * findings where one of their kind is one already, or where one bug gives their values. */
 #ifndef FD_COMPARE_DIAGNOSE_SUSPECTS_H
 #define FD_COMPARE_DIAGNOSE_SUSPECTS_H

@@ -2,7 +2,7 @@
 #ifndef FD_COMPARE_DUMP_HELD_VALUES_H
 #define FD_COMPARE_DUMP_HELD_VALUES_H
 
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 enum { FD_HELD_SIZE = 96 };
 

@@ -6,7 +6,7 @@
 
 #include "compare/explain/explanation.h"
 #include "compare/dump/held_values.h"
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 enum { FD_MAX_MISRECORDED = 4 };
 

@@ -4,7 +4,7 @@
 #ifndef FD_COMPARE_DUMP_NARROW_H
 #define FD_COMPARE_DUMP_NARROW_H
 
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 typedef struct fd_narrow {
     int32_t n;      /* such tensors */

@@ -3,7 +3,7 @@
 #ifndef FD_COMPARE_DUMP_PRINTED_H
 #define FD_COMPARE_DUMP_PRINTED_H
 
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 
 typedef struct fd_printed {
     int32_t n, n_of; /* tensors that were printed, of so many that were looked at */

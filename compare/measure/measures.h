@@ -1,5 +1,5 @@
 /* How far apart two runs are in the numbers that people know: NMSE and cosine of a tensor, KL divergence and best tokens
- * of the logits, entropy of attention; and values side by side. They describe; z (replay/attribution.h) decides. */
+ * of the logits, entropy of attention; and values side by side. They describe; z (attribute/attribution.h) decides. */
 #ifndef FD_COMPARE_MEASURE_MEASURES_H
 #define FD_COMPARE_MEASURE_MEASURES_H
 

@@ -3,7 +3,7 @@
 #define FD_TESTS_COMPARE_REPLAY_BENCH_H
 
 #include "compare/compare_model.h"
-#include "compare/replay/attribution.h"
+#include "compare/attribute/attribution.h"
 #include "emulate/emulate.h"
 #include "faults/faults.h"
 #include "tests/compare/explain_bench.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/replay/f16_sums.h"
+#include "compare/infer/f16_sums.h"
 #include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"
 

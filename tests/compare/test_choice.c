@@ -5,7 +5,7 @@
 
 #include "compare/compare.h"
 #include "compare/diff/token_split.h"
-#include "compare/replay/argmax_flip.h"
+#include "compare/attribute/argmax_flip.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/compare/said.h"
 

@@ -2,7 +2,7 @@
  * leave as a rule. */
 #include <criterion/criterion.h>
 
-#include "compare/replay/try_classes.h"
+#include "compare/infer/try_classes.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 

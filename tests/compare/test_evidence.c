@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/replay/evidence.h"
+#include "compare/infer/evidence.h"
 #include "compare/report/remarks.h"
 #include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"

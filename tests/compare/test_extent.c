@@ -1,8 +1,8 @@
-/* Where along the run an error shows (compare/replay/extent.h): a table of z by position. */
+/* Where along the run an error shows (compare/attribute/extent.h): a table of z by position. */
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "compare/replay/extent.h"
+#include "compare/attribute/extent.h"
 
 enum { N_POS = 6, N_STEP = 3 };
 /* A prompt of four tokens, then two decode steps. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/replay/evidence.h"
+#include "compare/infer/evidence.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/ops/shared_files.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/replay/residuals.h"
-#include "compare/replay/steps.h"
+#include "compare/attribute/residuals.h"
+#include "compare/attribute/steps.h"
 #include "tests/compare/replay_bench.h"
 
 enum { N_ROW = 16, LAYER = 2 };

@@ -1,0 +1,153 @@
+#include "compare/attribute/residuals.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/order.h"
+#include "compare/bounds/dot_inputs.h"
+#include "faults/faults.h"
+
+/* Nodes that are computed through an unrecorded cache. */
+static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cached) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = graph->nodes[i].input[k];
+            if (in < 0 || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+            cached[i] |= cached[in] || graph->nodes[in].op == FD_OP_KV_WRITE;
+        }
+}
+
+/* Nodes that are computed through an unrecorded choice of experts. */
+static void find_routed(const fd_graph *graph, const fd_trace *trace, bool *routed) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = graph->nodes[i].input[k];
+            if (in < 0 || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+            routed[i] |= routed[in] || graph->nodes[in].op == FD_OP_TOP_K;
+        }
+}
+
+/* Nodes that are computed through logits or a router whose factors the class may round. */
+static void find_unsure(const fd_graph *graph, const fd_numerics_class *c, const fd_trace *trace, bool *unsure) {
+    for (int32_t i = 0; i < graph->n_node && c->u_factor > 0; i++) {
+        const fd_node *node = &graph->nodes[i];
+        unsure[i] = node->op == FD_OP_MATMUL && !fd_dot_repeats_factors(c, node, &graph->weights[node->weight[0]]);
+        for (int k = 0; k < FD_MAX_INPUTS; k++) {
+            int32_t in = node->input[k];
+            if (in >= 0 && !fd_trace_has_data(trace, graph->nodes[in].name)) unsure[i] |= unsure[in];
+        }
+    }
+}
+
+/* 2^-11: one element of K in binary16, or of a product's input, leaves 3·10^-4 of a layer's output at most. In bfloat16 eight times
+ * that. Where products read int8 blocks, one such element moves the next product's inputs over to other steps: of rows of 512, nine
+ * thousandths were left, in all rows from the third on. 2^-6. */
+#define MUCH_OF_BFLOAT16 256.0f
+#define MUCH_OF_BLOCKS   1024.0f
+
+static float much_of(const fd_numerics_class *c, const fd_graph *graph) {
+    float much = fd_class_makes_blocks(c, graph) ? MUCH_OF_BLOCKS : FD_RESIDUAL_MUCH;
+    for (int32_t i = 0; i < graph->n_node && much <= FD_RESIDUAL_MUCH; i++) {
+        const fd_node *node = &graph->nodes[i];
+        const fd_weight *weight = node->weight[0] < 0 ? NULL : &graph->weights[node->weight[0]];
+        if (weight && fd_dot_type_of(c, node, weight, 0) == FD_DOT_BF16) much = MUCH_OF_BFLOAT16;
+    }
+    return much;
+}
+
+/* Positions of the prompt: of all steps before the first one of a single token, where such a step comes after the first;
+ * else of the first step. */
+static int32_t prompt_of(const fd_trace *trace) {
+    const fd_trace_step *steps = fd_trace_steps(trace);
+    for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
+        if (steps[s].n_pos == 1) return steps[s].pos0;
+    return fd_trace_n_step(trace) > 0 ? steps[0].n_pos : 0;
+}
+
+fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
+                          int32_t n_pos, fd_residuals *out, fd_error *err) {
+    size_t n = (size_t)graph->n_node * (size_t)n_pos;
+    *out = (fd_residuals){.graph = graph, .n_pos = n_pos};
+    out->n_first = prompt_of(trace);
+    out->left = malloc(sizeof *out->left * (n + 1));
+    out->far = calloc(n + 1, sizeof *out->far);
+    out->begins = calloc((size_t)n_pos + 1, sizeof *out->begins);
+    out->odd = calloc((size_t)graph->n_node * FD_FIRST_COUNT, sizeof *out->odd);
+    out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
+    out->routed = calloc((size_t)graph->n_node, sizeof *out->routed);
+    out->unsure = calloc((size_t)graph->n_node, sizeof *out->unsure);
+    if (!out->left || !out->far || !out->begins || !out->odd || !out->cached || !out->routed || !out->unsure)
+        return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
+    for (size_t i = 0; i < n; i++) out->left[i] = -1;
+    for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
+        if (fd_trace_steps(trace)[s].pos0 < n_pos) out->begins[fd_trace_steps(trace)[s].pos0] = true;
+    if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
+    find_routed(graph, trace, out->routed);
+    find_unsure(graph, numerics, trace, out->unsure);
+    out->much = much_of(numerics, graph);
+    return FD_OK;
+}
+
+void fd_residuals_free(fd_residuals *r) {
+    free(r->left);
+    free(r->begins);
+    free(r->far);
+    free(r->odd);
+    free(r->cached);
+    free(r->routed);
+    free(r->unsure);
+    *r = (fd_residuals){0};
+}
+
+double fd_row_left(const fd_attribution_row *row) {
+    double left = 0, size = 0;
+    for (int64_t i = 0; i < row->stride; i++) {
+        double c = row->candidate[i], y = row->replayed[i];
+        if (row->node->over_kv && i % row->n_kv > row->pos) continue;
+        if (isfinite(c) != isfinite(y)) return INFINITY;
+        if (!isfinite(c)) continue;
+        left += (c - y) * (c - y);
+        size += y * y;
+    }
+    return left > 0 ? sqrt(left / size) : 0;
+}
+
+double fd_row_oddness(const fd_attribution_row *row) {
+    double binary32 = FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos;
+    return fd_row_left(row) / fmax(fmax(binary32, row->steps), row->sums);
+}
+
+/* Int8 blocks, all of them rounded another way, leave 2 % of a layer. */
+#define BEYOND_STEPS 0x1p-5
+
+static void note_first(fd_node_finding *first, const fd_attribution_row *row, const fd_node_finding *finding) {
+    if (first->finding != FD_FOUND_NOTHING) return;
+    *first = *finding;
+    first->finding = finding->finding == FD_FOUND_INHERITED ? FD_FOUND_BOTH : FD_FOUND_INTRODUCED;
+    first->left = fd_row_left(row);
+}
+
+bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_node_finding *finding) {
+    int32_t id = row->node->id;
+    if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
+    if (r->unsure[id]) return false;
+    double oddness = fd_row_oddness(row);
+    r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
+    bool far = !(oddness <= 1) && !(fd_row_left(row) <= BEYOND_STEPS);
+    r->far[(int64_t)id * r->n_pos + row->pos] = far;
+    if (oddness >= FD_RESIDUAL_LEAST) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_NOTED], row, finding);
+    if (oddness <= 1) return true;
+    note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_ODD], row, finding);
+    if (far) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_FAR], row, finding);
+    if (row->pos >= r->n_first) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_LATE], row, finding);
+    return false;
+}
+
+double fd_residual_median(float *left, int32_t n) {
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (left[i] >= 0) left[m++] = left[i];
+    qsort(left, (size_t)m, sizeof *left, fd_order_floats);
+    return m ? (double)left[m / 2] : -1;
+}

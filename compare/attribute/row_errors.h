@@ -1,0 +1,24 @@
+/* What each op leaves of its recorded rows, from its own inputs. */
+#ifndef FD_COMPARE_ATTRIBUTE_ROW_ERRORS_H
+#define FD_COMPARE_ATTRIBUTE_ROW_ERRORS_H
+
+#include "compare/attribute/attribution.h"
+
+typedef struct fd_row_error {
+    double error, size; /* Σ of squares: candidate − replayed, replayed; error < 0: not judged */
+} fd_row_error;
+
+typedef struct fd_row_errors {
+    int32_t n_pos;
+    fd_row_error *row; /* [n_node, n_pos]; owned */
+} fd_row_errors;
+
+/* Of the nodes that the options want. Freed with fd_row_errors_free, also after a failure. */
+fd_code fd_row_errors_measure(const fd_attribution_options *options, fd_row_errors *out, fd_error *err);
+void fd_row_errors_free(fd_row_errors *errors);
+
+static inline fd_row_error *fd_row_errors_of(const fd_row_errors *errors, int32_t node, int32_t pos) {
+    return &errors->row[(int64_t)node * errors->n_pos + pos];
+}
+
+#endif
