@@ -6,8 +6,8 @@
 
 #include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/hidden_scores.h"
-#include "compare/replay/kv_types.h"
 #include "compare/diagnose/later_rows.h"
+#include "compare/replay/kv_types.h"
 
 typedef struct recorded {
     const fd_diagnose_options *o;
@@ -73,10 +73,9 @@ static const float *rows_before(void *user, int32_t id) {
         for (int64_t i = 0; i < stride && present; i++) rows[p * stride + i] = (float)row[i];
     }
     free(row);
-    if (present && r->code == FD_OK)
-        r->before = rows;
-    else
-        free(rows);
+    const bool whole = present && r->code == FD_OK;
+    r->before = whole ? rows : NULL;
+    if (!whole) free(rows);
     return r->before;
 }
 

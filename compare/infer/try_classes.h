@@ -5,7 +5,7 @@
 
 #include "compare/infer/evidence.h"
 
-enum { FD_MOST_CLASSES = 40 };
+enum { FD_MOST_CLASSES = 48 };
 
 typedef struct fd_class_cases {
     fd_class_case at[FD_MOST_CLASSES]; /* the finest first; owned: fd_class_case_free */
