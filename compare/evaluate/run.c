@@ -91,10 +91,26 @@ static fd_op_args written_late(const fd_evaluation *ev, const fd_op_args *args) 
     return late;
 }
 
+/* A hypothesis' own weight, rounded as the class rounds the file's; without data: it stays. Owned by the caller. */
+static fd_weight round_own_weight(const fd_evaluation *ev, const fd_node *node, const fd_weight *weight) {
+    const fd_explain_request *r = ev->bench->request;
+    fd_weight rounded = {0};
+    fd_error unused;
+    const bool own = weight && weight->data != r->args.graph->weights[node->weight[0]].data;
+    if (own && !node->override && r->numerics && fd_can_dequantize(weight->dtype) &&
+        fd_dot_round_weight(r->numerics, node, weight, &rounded, &unused) != FD_OK)
+        rounded.data = NULL; /* out of memory: as it is */
+    return rounded;
+}
+
 void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to) {
     const fd_weight *own = args->weight[0];
     fd_weight wide;
-    if (widen_weight(ev->bench, args->node, own, 0, &wide)) args->weight[0] = &wide;
+    const fd_weight rounded = round_own_weight(ev, args->node, own);
+    if (rounded.data)
+        args->weight[0] = &rounded;
+    else if (widen_weight(ev->bench, args->node, own, 0, &wide))
+        args->weight[0] = &wide;
     for (int k = 0; k < FD_MAX_INPUTS; k++) args->in[k] = args->node->input[k] >= 0 ? x[k] : NULL;
     args->out = to;
     fd_op_args late = *args;
@@ -109,6 +125,7 @@ void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const 
     else
         fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &late);
     args->weight[0] = own;
+    free((void *)rounded.data);
 }
 
 /* A binary16 cache of a class whose roundings are repeated. */

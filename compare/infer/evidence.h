@@ -153,6 +153,10 @@ bool fd_case_rounds_less(const fd_class_case *c);
 /* Most of what the class rounds shows no such errors, or most rows of its table are others. */
 bool fd_case_refuted(const fd_class_case *c);
 
+/* A class of single rows that are not rounded as several are: no engine's that rounds them as well, and of a prompt alone nothing speaks for
+ * it. */
+bool fd_case_rows_refute(const fd_class_case *c);
+
 /* It repeats the engine's roundings: of most tensors that were reached through unrecorded ones nothing is left that
  * binary32 does not leave, and few of the others are beyond the bounds. No other class does that by chance. */
 bool fd_case_leaves_nothing(const fd_class_case *c);

@@ -31,14 +31,17 @@ bool fd_case_refuted(const fd_class_case *c) {
     return 2 * c->n_needed < c->n_rounded || has_another_table(c);
 }
 
+bool fd_case_rows_refute(const fd_class_case *c) {
+    return c->numerics->several_rows && !(c->n_alone > 0 && 2 * c->n_alone_left <= c->n_alone);
+}
+
 bool fd_case_leaves_nothing(const fd_class_case *c) {
     bool all_repeated = c->n_left == 0 && c->remains < c->finest_remains - FAR_LESS;
     bool few_fail = FEW_OF * c->n_failed <= c->n_direct || (all_repeated && c->n_failed < c->n_through);
     bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
     /* of attention such a class has room for what binary32 leaves: products show it, or nothing does */
     if (c->numerics->u_mix > 0x1p-24) repeats = 2 * c->n_plain_needed > c->n_plain;
-    /* nor is one of single rows' kernels this engine's that rounds single rows as it does several */
-    if (c->numerics->several_rows && 2 * c->n_alone_left > c->n_alone) return false;
+    if (fd_case_rows_refute(c)) return false;
     return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
            repeats && !has_another_table(c);
 }

@@ -123,7 +123,7 @@ static bool is_refuted(const search *s, const fd_class_case *own) {
     const bool mixed = c->u_shown > 0;
     bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, c));
     room_alone |= fd_evidence_shapes_disagree(s->seen, own) || fd_case_rounds_less(own);
-    return !of_the_type && (fd_case_refuted(own) || room_alone);
+    return !of_the_type && (fd_case_refuted(own) || room_alone || fd_case_rows_refute(own));
 }
 
 static fd_code judge_typical(const fd_attribution_options *options, fd_class_case *c, fd_error *err) {
