@@ -1,28 +1,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/below_bounds.h"
+#include "compare/attribute/extent.h"
+#include "compare/attribute/findings.h"
+#include "compare/attribute/z_map.h"
 #include "compare/class/by_bug.h"
+#include "compare/diagnose/below_bounds.h"
 #include "compare/diagnose/earlier_layers.h"
 #include "compare/diagnose/first_layer.h"
-#include "compare/explain/forms.h"
 #include "compare/diagnose/group_findings.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/step_before.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/diagnose/twins.h"
-#include "compare/weights/requantised.h"
 #include "compare/diff/token_split.h"
 #include "compare/doubt_class.h"
 #include "compare/doubt_values.h"
+#include "compare/explain/forms.h"
 #include "compare/judge_side.h"
 #include "compare/measure/measure.h"
 #include "compare/measure/step_health.h"
 #include "compare/measure/token_texts.h"
-#include "compare/attribute/extent.h"
-#include "compare/attribute/findings.h"
-#include "compare/attribute/z_map.h"
 #include "compare/report/next.h"
+#include "compare/weights/requantised.h"
 
 /* The model as one side ran it. */
 static const fd_graph *graph_of(const fd_comparison *c, int side) {

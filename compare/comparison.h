@@ -2,12 +2,12 @@
 #ifndef FD_COMPARE_COMPARISON_H
 #define FD_COMPARE_COMPARISON_H
 
+#include "compare/attribute/argmax_flip.h"
 #include "compare/compare_model.h"
 #include "compare/diagnose/diagnose.h"
-#include "compare/weights/weights.h"
 #include "compare/diff/trace_pair.h"
 #include "compare/measure/measures.h"
-#include "compare/attribute/argmax_flip.h"
+#include "compare/weights/weights.h"
 
 enum { FD_REFERENCE, FD_CANDIDATE };
 

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/attribute/findings.h"
 #include "compare/class/cache_type.h"
 #include "compare/class/mixed.h"
 #include "compare/dump/narrow.h"
 #include "compare/dump/printed.h"
-#include "compare/attribute/findings.h"
 
 fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, fd_error *err) {
     const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);

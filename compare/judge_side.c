@@ -3,15 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/class/by_bug.h"
-#include "compare/class/fused_class.h"
-#include "compare/dump/misrecorded.h"
-#include "compare/diagnose/suspects.h"
-#include "compare/measure/measure.h"
 #include "compare/attribute/rival.h"
 #include "compare/attribute/typical.h"
 #include "compare/attribute/unrounded.h"
 #include "compare/attribute/z_map.h"
+#include "compare/class/by_bug.h"
+#include "compare/class/fused_class.h"
+#include "compare/diagnose/suspects.h"
+#include "compare/dump/misrecorded.h"
+#include "compare/measure/measure.h"
 
 /* Bounds. */
 #define MUCH_BEYOND 2.0

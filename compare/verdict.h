@@ -8,13 +8,13 @@
 
 #include <stdbool.h>
 
-#include "compare/explain/explanation.h"
-#include "compare/dump/misrecorded.h"
 #include "compare/diagnose/overflow.h"
 #include "compare/diff/tensor_diff.h"
+#include "compare/dump/misrecorded.h"
+#include "compare/explain/explanation.h"
+#include "compare/infer/class_evidence.h"
 #include "compare/measure/measures.h"
 #include "compare/remark.h"
-#include "compare/infer/class_evidence.h"
 #include "dumpers/store/trace.h"
 
 typedef enum fd_verdict_status {

@@ -221,36 +221,39 @@ FD_EDIT(scale_next, scale_from(site, 1, (const block_fn[FD_DTYPE_LIMIT]){[FD_Q4_
 FD_EDIT(scale_before,
         scale_from(site, -1, (const block_fn[FD_DTYPE_LIMIT]){[FD_Q4_K] = q4_k_before, [FD_Q6_K] = q6_k_before}))
 
-#define BLOCK(name, summary)                                                                                           \
-    .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true
-
 static const fd_fault rows[] = {
-    {BLOCK("scale_2_bytes_off", "a block's scale is read 2 bytes too late (Q8_0, Q4_0, Q4_K)"), .edit = scale_late},
-    {BLOCK("one_scale_for_four", "four neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
+    {FD_DECODER("scale_2_bytes_off", "a block's scale is read 2 bytes too late (Q8_0, Q4_0, Q4_K)"),
+     .edit = scale_late},
+    {FD_DECODER("one_scale_for_four",
+                "four neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
      .edit = shared_scale},
-    {BLOCK("one_scale_for_two", "two neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
+    {FD_DECODER("one_scale_for_two",
+                "two neighbouring groups are decoded with the first one's scale (Q8_0, Q4_0, Q6_K)"),
      .edit = scale_for_two},
-    {BLOCK("group_index_missing", "every group of a block is decoded with group 0's scale (Q4_K, Q6_K)"),
+    {FD_DECODER("group_index_missing", "every group of a block is decoded with group 0's scale (Q4_K, Q6_K)"),
      .edit = first_group},
-    {BLOCK(
+    {FD_DECODER(
          "next_scale",
          "a block is decoded with the scale of the next one (Q8_0, Q4_0), a group with the next group's (Q4_K, Q6_K)"),
      .edit = scale_next},
-    {BLOCK("scale_before", "a block is decoded with the scale of the one before (Q8_0, Q4_0), a group with that of the "
-                           "group before (Q4_K, Q6_K)"),
+    {FD_DECODER("scale_before",
+                "a block is decoded with the scale of the one before (Q8_0, Q4_0), a group with that of the "
+                "group before (Q4_K, Q6_K)"),
      .edit = scale_before},
-    {BLOCK("block_stride",
-           "blocks are stepped over as if they held no scale: 32 bytes for 34 (Q8_0), 16 for 18 (Q4_0)"),
+    {FD_DECODER("block_stride",
+                "blocks are stepped over as if they held no scale: 32 bytes for 34 (Q8_0), 16 for 18 (Q4_0)"),
      .edit = block_stride},
-    {BLOCK("quarter_written", "32 of each 128 elements are written, the others stay zero (Q6_K)"), .edit = one_quarter},
-    {BLOCK("plus_min", "d·q + min where the format has d·q - min (Q4_K)"), .edit = plus_min},
-    {BLOCK("min_missing", "d·q where the format has d·q - min (Q4_K)"), .edit = min_missing},
-    {BLOCK("scale_unpack", "the upper two bits of the 6-bit scales of groups 4 to 7 are lost (Q4_K)"), .edit = unpack},
-    {BLOCK("q8_unsigned", "the int8 values are read as unsigned (Q8_0)"), .edit = unsigned_bytes},
-    {BLOCK("zero_point_one_less", "a block's zero point is one less than it is: 7 for 8 (Q4_0), -1 for 0 (Q8_0)"),
+    {FD_DECODER("quarter_written", "32 of each 128 elements are written, the others stay zero (Q6_K)"),
+     .edit = one_quarter},
+    {FD_DECODER("plus_min", "d·q + min where the format has d·q - min (Q4_K)"), .edit = plus_min},
+    {FD_DECODER("min_missing", "d·q where the format has d·q - min (Q4_K)"), .edit = min_missing},
+    {FD_DECODER("scale_unpack", "the upper two bits of the 6-bit scales of groups 4 to 7 are lost (Q4_K)"),
+     .edit = unpack},
+    {FD_DECODER("q8_unsigned", "the int8 values are read as unsigned (Q8_0)"), .edit = unsigned_bytes},
+    {FD_DECODER("zero_point_one_less", "a block's zero point is one less than it is: 7 for 8 (Q4_0), -1 for 0 (Q8_0)"),
      .edit = zero_less},
-    {BLOCK("zero_point_one_more", "a block's zero point is one more than it is: 9 for 8 (Q4_0), 1 for 0 (Q8_0)"),
+    {FD_DECODER("zero_point_one_more", "a block's zero point is one more than it is: 9 for 8 (Q4_0), 1 for 0 (Q8_0)"),
      .edit = zero_more},
-    {BLOCK("f16_as_bf16", "F16 matrices are read as BF16"), .edit = as_bf16},
+    {FD_DECODER("f16_as_bf16", "F16 matrices are read as BF16"), .edit = as_bf16},
 };
 const fd_fault_family fd_block_faults = FD_FAULT_FAMILY(rows);

@@ -46,20 +46,31 @@ static bool is_subnormal(uint16_t half) {
     return (half & 0x7c00) == 0;
 }
 
+/* Where the next of them is that is not 0, the i-th number of binary16 or a later one; *i: which. -1: there is none. */
+static int64_t next_subnormal(const fd_weight *w, int64_t *i) {
+    const halves in = w->dtype < FD_DTYPE_LIMIT ? of_type[w->dtype] : (halves){0};
+    const int64_t size = in.n > 0 ? fd_dtype_get(w->dtype)->block_bytes : 1, n = in.n * ((int64_t)w->bytes / size);
+    for (; *i < n; ++*i) {
+        const int64_t at = *i / in.n * size + in.at[*i % in.n];
+        uint16_t half;
+        memcpy(&half, (const uint8_t *)w->data + at, sizeof half);
+        if (is_subnormal(half) && (half & 0x3ff) != 0) return at;
+    }
+    return -1;
+}
+
 static void without_subnormals(fd_fault_site *site) {
     const fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
-    const halves in = w.dtype < FD_DTYPE_LIMIT ? of_type[w.dtype] : (halves){0};
-    uint8_t *data = in.n > 0 ? fd_fault_new_weight(site, w.dtype, w.bytes) : NULL;
-    const uint64_t size = (uint64_t)fd_dtype_get(w.dtype)->block_bytes;
+    int64_t i = 0, at = next_subnormal(&w, &i);
+    uint8_t *data = at >= 0 ? fd_fault_new_weight(site, w.dtype, w.bytes) : NULL;
     if (!data) return;
     memcpy(data, w.data, (size_t)w.bytes);
-    for (uint64_t at = 0; at < w.bytes; at += size)
-        for (int32_t k = 0; k < in.n; k++) {
-            uint16_t half;
-            memcpy(&half, data + at + in.at[k], sizeof half);
-            if (is_subnormal(half)) half &= 0x8000;
-            memcpy(data + at + in.at[k], &half, sizeof half);
-        }
+    for (; at >= 0; i++, at = next_subnormal(&w, &i)) {
+        uint16_t half;
+        memcpy(&half, data + at, sizeof half);
+        half &= 0x8000;
+        memcpy(data + at, &half, sizeof half);
+    }
 }
 
 /* The exponent is rebiased as every other one: 2⁻¹⁵·(1 + m/1024), of zero as well. */
@@ -76,31 +87,15 @@ static void with_leading_one(fd_fault_site *site) {
     }
 }
 
-static bool has_subnormals(const fd_graph *graph, const fd_node *node) {
-    const fd_weight *w = fd_fault_weight(graph, node, 0);
-    const halves in = w && w->dtype < FD_DTYPE_LIMIT ? of_type[w->dtype] : (halves){0};
-    const uint64_t size = in.n > 0 ? (uint64_t)fd_dtype_get(w->dtype)->block_bytes : 1;
-    for (uint64_t at = 0; in.n > 0 && at < w->bytes; at += size)
-        for (int32_t k = 0; k < in.n; k++) {
-            uint16_t half;
-            memcpy(&half, (const uint8_t *)w->data + at + in.at[k], sizeof half);
-            if (is_subnormal(half) && (half & 0x3ff) != 0) return true;
-        }
-    return false;
-}
+FD_APPLIES(has_subnormals, next_subnormal(fd_fault_weight(graph, node, 0), &(int64_t){0}) >= 0)
 FD_APPLIES(has_subnormal_weights, fd_fault_weight(graph, node, 0)->dtype == FD_F16 && has_subnormals(graph, node))
 
-#define HALF(name, summary, condition, how)                                                                            \
-    {                                                                                                                  \
-        .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true,                  \
-        .applies = (condition), .edit = (how)                                                                          \
-    }
 static const fd_fault rows[] = {
-    HALF(
-        "half_subnormals_zero",
-        "binary16's subnormals are taken for 0 (F16; scales and minima of Q4_0 to Q8_0, Q2_K to Q6_K, IQ2_S to IQ4_XS)",
-        has_subnormals, without_subnormals),
-    HALF("half_subnormals_as_normal", "binary16's subnormals are read as if they had a leading one (F16)",
-         has_subnormal_weights, with_leading_one),
+    {FD_DECODER("half_subnormals_zero",
+                "binary16's subnormals are taken for 0 (F16; scales and minima of Q4_0 to Q8_0, "
+                "Q2_K to Q6_K, IQ2_S to IQ4_XS)"),
+     .applies = has_subnormals, .edit = without_subnormals},
+    {FD_DECODER("half_subnormals_as_normal", "binary16's subnormals are read as if they had a leading one (F16)"),
+     .applies = has_subnormal_weights, .edit = with_leading_one},
 };
 const fd_fault_family fd_half_faults = FD_FAULT_FAMILY(rows);

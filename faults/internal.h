@@ -47,9 +47,9 @@ extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_packing_fault
     fd_output_faults, fd_rank_faults, fd_recurrent_faults, fd_ssm_faults, fd_router_faults, fd_gate_up_faults,
     fd_fused_faults;
 
-/* A row of a decoder's bug. */
-#define FD_PACKING(name, summary, how)                                                                                 \
-    { .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true, .edit = how }
+/* A row of a decoder's bug, but for its edit. */
+#define FD_DECODER(name, summary)                                                                                      \
+    .info = {name, "dequantise", summary, "attn_q", false}, .op = FD_OP_MATMUL, .of_table = true
 
 #define FD_FAULT_FAMILY(rows)                                                                                          \
     { (rows), (int32_t)(sizeof(rows) / sizeof *(rows)) }

@@ -4,8 +4,8 @@
 
 #include "cli/compare/replay.h"
 #include "cli/compare/whole_error.h"
-#include "cli/ranks.h"
 #include "cli/import/mapped_trace.h"
+#include "cli/ranks.h"
 #include "cli/repro/repro.h"
 #include "compare/compare.h"
 #include "compare/weights/weights.h"

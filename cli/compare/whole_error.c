@@ -7,8 +7,8 @@
 #include "base/order.h"
 #include "cli/ranks.h"
 #include "cli/record.h"
-#include "compare/bounds/bounds.h"
 #include "compare/attribute/local_errors.h"
+#include "compare/bounds/bounds.h"
 #include "reference_cpu/reference.h"
 
 /* Of 45 sound engines that rounded as their class, the candidate's NMSE over the emulated one's was 0.1 to 3.1. Where a class rounds to

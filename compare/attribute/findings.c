@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/diff/inputs.h"
 #include "compare/describe.h"
+#include "compare/diff/inputs.h"
 
 static fd_code describe_inputs(const fd_finding_context *c, const fd_node *node, fd_divergence *d, fd_error *err) {
     if (node->op == FD_OP_EMBED) fd_divergence_add_input("tokens", FD_EQUAL, d);

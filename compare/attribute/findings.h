@@ -2,8 +2,8 @@
 #ifndef FD_COMPARE_ATTRIBUTE_FINDINGS_H
 #define FD_COMPARE_ATTRIBUTE_FINDINGS_H
 
-#include "compare/diff/trace_pair.h"
 #include "compare/attribute/attribution.h"
+#include "compare/diff/trace_pair.h"
 #include "compare/verdict.h"
 
 typedef struct fd_finding_context {

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "base/order.h"
-#include "compare/bounds/dot_inputs.h"
 #include "compare/attribute/attribution_row.h"
 #include "compare/attribute/residuals.h"
+#include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
 /* Half of that is too large, too, where it is many times what most rows of the kind have. */

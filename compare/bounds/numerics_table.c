@@ -17,8 +17,8 @@
 #define INT8_BLOCKS(n) GGML_CPU, .own_attention = true, .own_block = (n)
 
 /* What is rounded before a product with weights follows from the factors alone. */
-#define REPEATED_FACTORS(u, tiny)                                                                                      \
-    .replays_inputs = true, .own_attention = true, .u_factor = (u), .tiny_in = (tiny), .u_acc = U32, F32_OPS
+#define REPEATED_ALL(u, tiny)     .replays_inputs = true, .u_factor = (u), .tiny_in = (tiny), .u_acc = U32, F32_OPS
+#define REPEATED_FACTORS(u, tiny) REPEATED_ALL(u, tiny), .own_attention = true
 /* Autocast, and engines that cast where they multiply: the rest may be of 32 bits or not. */
 #define MIXED(u, tiny) REPEATED_FACTORS(u, tiny), .u_attn = (u), .u_kv = (u), .u_shown = (u)
 
@@ -62,11 +62,7 @@ static const fd_numerics_class table[] = {
      .several_rows = true},
     {.name = "tf32-gemm-eager",
      .summary = "tf32-gemm with those of attention's scores and weighted sum in TF32 too",
-     .replays_inputs = true,
-     .u_factor = UF16,
-     .tiny_in = TINY32,
-     .u_acc = U32,
-     F32_OPS,
+     REPEATED_ALL(UF16, TINY32),
      .all_products = true,
      .several_rows = true},
     {.name = "f16kv", .summary = "binary32 with a binary16 K/V cache", .u_acc = U32, F32_OPS, .u_kv = UF16},

@@ -4,8 +4,8 @@
 
 #include "compare/diagnose/later_steps.h"
 #include "compare/diagnose/suspects.h"
-#include "compare/explain/trial.h"
 #include "compare/diagnose/twins.h"
+#include "compare/explain/trial.h"
 
 /* Findings that are asked whether the same bug explains them. */
 enum { MOST_ASKED = 12 };

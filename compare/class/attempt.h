@@ -2,8 +2,8 @@
 #ifndef FD_COMPARE_CLASS_ATTEMPT_H
 #define FD_COMPARE_CLASS_ATTEMPT_H
 
-#include "compare/diagnose/diagnose.h"
 #include "compare/attribute/z_map.h"
+#include "compare/diagnose/diagnose.h"
 
 /* Positions looked at: a bug that shows later than that is found in the inferred class or not at all. */
 enum { FD_ATTEMPT_POSITIONS = 64 };

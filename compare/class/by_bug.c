@@ -6,9 +6,9 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/class/attempt.h"
+#include "compare/infer/try_classes.h"
 #include "compare/products/products.h"
 #include "compare/replay/in_order.h"
-#include "compare/infer/try_classes.h"
 
 /* Of fewer layers a sample of three would save little. */
 enum { MANY_LAYERS = 10, MOST_LIKELY = 5 };

@@ -3,8 +3,8 @@
 #ifndef FD_COMPARE_CLASS_BY_BUG_H
 #define FD_COMPARE_CLASS_BY_BUG_H
 
-#include "compare/diagnose/diagnose.h"
 #include "compare/attribute/attribution.h"
+#include "compare/diagnose/diagnose.h"
 #include "compare/infer/class_evidence.h"
 
 /* `options`: as `judged` was in the inferred class, options->numerics. That becomes the first tight class in which a bug

@@ -2,9 +2,9 @@
 
 #include <math.h>
 
+#include "compare/class/undirected.h"
 #include "compare/diagnose/asked_rows.h"
 #include "compare/hypothesis/round_type.h"
-#include "compare/class/undirected.h"
 #include "faults/faults.h"
 
 /* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule. */

@@ -3,8 +3,8 @@
 #ifndef FD_COMPARE_CLASS_OTHER_KERNEL_H
 #define FD_COMPARE_CLASS_OTHER_KERNEL_H
 
-#include "compare/diagnose/diagnose.h"
 #include "compare/attribute/attribution.h"
+#include "compare/diagnose/diagnose.h"
 
 /* *error: the largest of what all that departs leaves, relative to it, in no direction, with such products before it or being attention's
  * own; 0: something is otherwise, or the class repeats no float factors. */

@@ -1,16 +1,17 @@
-#include "base/order.h"
 #include "compare/class/own_cache.h"
+
+#include "base/order.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "compare/diagnose/asked_rows.h"
 #include "compare/class/mixed.h"
+#include "compare/class/undirected.h"
+#include "compare/diagnose/asked_rows.h"
+#include "compare/explain/trial_rows.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
-#include "compare/explain/trial_rows.h"
-#include "compare/class/undirected.h"
 #include "compare/replay/replay.h"
 
 /* Of the size of the result: four bits leave an eighth of a value. */

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "compare/class/undirected.h"
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/dump/narrow.h"
-#include "compare/class/undirected.h"
 
 /* Of the size of the result. e4m3 keeps four bits of a value: two such factors leave a twenty-seventh, e5m2's and one scale a batch more.
  * int8 with one scale a row leaves a hundredth. Rounding the result leaves half a unit roundoff. */

@@ -7,8 +7,8 @@
 #ifndef FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 #define FD_COMPARE_DIAGNOSE_DIAGNOSE_H
 
-#include "compare/explain/explain.h"
 #include "compare/attribute/attribution.h"
+#include "compare/explain/explain.h"
 
 typedef struct fd_diagnose_options {
     const fd_graph *graph; /* without faults */

@@ -4,9 +4,9 @@
 #ifndef FD_COMPARE_DUMP_MISRECORDED_H
 #define FD_COMPARE_DUMP_MISRECORDED_H
 
-#include "compare/explain/explanation.h"
-#include "compare/dump/held_values.h"
 #include "compare/attribute/attribution.h"
+#include "compare/dump/held_values.h"
+#include "compare/explain/explanation.h"
 
 enum { FD_MAX_MISRECORDED = 4 };
 

@@ -4,8 +4,8 @@
 #ifndef FD_COMPARE_EVALUATE_EVALUATE_H
 #define FD_COMPARE_EVALUATE_EVALUATE_H
 
-#include "compare/hypothesis/hypothesis.h"
 #include "compare/evaluate/variant.h"
+#include "compare/hypothesis/hypothesis.h"
 
 /* One request, with the unrecorded tensors as they should be, which every hypothesis begins from. */
 typedef struct fd_workbench fd_workbench;

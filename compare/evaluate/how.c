@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/hypothesis/round_type.h"
 #include "compare/evaluate/workbench.h"
+#include "compare/hypothesis/round_type.h"
 #include "compare/products/run_op.h"
 #include "model/gguf/quant.h"
 

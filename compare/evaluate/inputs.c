@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/evaluate/workbench.h"
 #include "compare/evaluate/kept_types.h"
+#include "compare/evaluate/workbench.h"
 #include "compare/hypothesis/internal.h"
 #include "model/gguf/quant.h"
 

@@ -1,5 +1,7 @@
 #include "compare/evaluate/kept_types.h"
 
+#include "compare/replay/kv_types.h"
+
 /* The op that reads what the node writes. */
 static fd_op reader_of(const fd_graph *graph, const fd_node *node) {
     for (int32_t i = node->id + 1; i < graph->n_node; i++)
@@ -11,5 +13,5 @@ static fd_op reader_of(const fd_graph *graph, const fd_node *node) {
 uint32_t fd_explain_kv_type(const fd_explain_request *request, const fd_node *node) {
     if (request->k_type == FD_F32 && request->v_type == FD_F32) return FD_F32;
     const fd_op op = node->op == FD_OP_KV_WRITE ? reader_of(request->args.graph, node) : node->op;
-    return op == FD_OP_ATTN_SCORES ? request->k_type : op == FD_OP_ATTN_MIX ? request->v_type : FD_F32;
+    return fd_kept_type_of(op, request->k_type, request->v_type);
 }

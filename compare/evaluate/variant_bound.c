@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "compare/evaluate/variant.h"
 #include "compare/evaluate/kept_types.h"
+#include "compare/evaluate/variant.h"
 
 static double *widen(const float *x, int64_t n) {
     double *wide = malloc(sizeof *wide * (size_t)(n > 0 ? n : 1));

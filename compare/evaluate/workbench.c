@@ -1,4 +1,5 @@
 #include "compare/evaluate/workbench.h"
+
 #include "compare/evaluate/kept_types.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Of ops whose heads have a number each: all of them times the same, or all the same; which of them is read for which head is one of
  * the maps of guess_mapped.c. */
 #include "compare/explain/guesses.h"
-#include "compare/hypothesis/internal.h"
 #include "compare/explain/solve.h"
+#include "compare/hypothesis/internal.h"
 
 static fd_code try_numbers(fd_trial *t, fd_hypothesis h, fd_error *err) {
     bool found;

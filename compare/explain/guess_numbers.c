@@ -1,8 +1,8 @@
 #include <math.h>
 
 #include "compare/explain/guesses.h"
-#include "compare/hypothesis/parameters.h"
 #include "compare/explain/solve.h"
+#include "compare/hypothesis/parameters.h"
 
 typedef fd_code (*try_fn)(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err);
 

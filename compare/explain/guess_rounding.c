@@ -1,9 +1,9 @@
 /* What an op gives, reads or multiplies, rounded to fewer bits; and mistakes that are made at every node of an op. */
 #include "base/dtype.h"
 #include "compare/explain/guesses.h"
+#include "compare/explain/solve.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
-#include "compare/explain/solve.h"
 
 /* Any tensor's, then a cache's, or what was recorded, alone. */
 static const struct {

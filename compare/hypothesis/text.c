@@ -5,9 +5,9 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/hypothesis/internal.h"
+#include "compare/hypothesis/parameters.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
-#include "compare/hypothesis/parameters.h"
 #include "faults/tiles.h"
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/bounds/dot_inputs.h"
 #include "compare/attribute/attribution_row.h"
 #include "compare/attribute/residuals.h"
 #include "compare/attribute/typical.h"
+#include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
 enum { F16_DIGITS = 11, BF16_DIGITS = 8 };

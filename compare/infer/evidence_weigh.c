@@ -1,10 +1,10 @@
 /* What the rows that were added to a case say of its class. */
 #include <math.h>
 
-#include "compare/bounds/dot_inputs.h"
-#include "compare/infer/evidence_internal.h"
 #include "compare/attribute/residuals.h"
 #include "compare/attribute/typical.h"
+#include "compare/bounds/dot_inputs.h"
+#include "compare/infer/evidence_internal.h"
 
 /* In its own class a node's largest z is about a half (one rounding of the output, half of the ulp allowed for it), and
  * 0.6 was the most that the emulated engines showed; a class that is four times too strict can just stay below 1. */
@@ -62,7 +62,7 @@ static bool rounds_its_result(const fd_evidence *e, const fd_numerics_class *c, 
 /* A position that was a step by itself: where a product rounds by its shape, one row is not rounded. */
 static bool is_step_alone(const fd_evidence *e, int32_t slot) {
     const int32_t pos = slot < MOST_SLOTS / 2 ? slot : slot + e->n_pos - e->n_slot;
-    return fd_trace_n_step(e->trace) > 0 && fd_trace_steps(e->trace)[fd_trace_step_of(e->trace, pos)].n_pos == 1;
+    return fd_trace_n_step(e->trace) > 0 && fd_trace_rows_of_call(e->trace, pos) == 1;
 }
 
 /* Rows where the class rounds much more than the finest, those of them that the finest does not explain, and those

@@ -2,8 +2,8 @@
 #ifndef FD_COMPARE_MEASURE_MEASURE_H
 #define FD_COMPARE_MEASURE_MEASURE_H
 
-#include "compare/measure/measures.h"
 #include "compare/attribute/attribution.h"
+#include "compare/measure/measures.h"
 
 /* tokens [n_pos] are copied; NULL: not recorded. */
 fd_code fd_measures_open(const fd_graph *graph, const int32_t *tokens, int32_t n_pos, fd_measures *out, fd_error *err);

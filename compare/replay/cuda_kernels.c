@@ -21,11 +21,6 @@ bool fd_cuda_computes(const fd_replay *replay, const fd_node *node) {
 
 /* ---- which ---- */
 
-static int32_t rows_of_call(const fd_replay *replay, int32_t pos) {
-    const fd_trace *trace = replay->o.trace;
-    return fd_trace_n_step(trace) > 0 ? fd_trace_steps(trace)[fd_trace_step_of(trace, pos)].n_pos : 1;
-}
-
 fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many) {
     if (fd_cuda_blocks_of(dtype, many))
         return (fd_cuda_kernel){.how = FD_CUDA_BLOCKS, .many = many, .type = FD_DOT_AS_IS};
@@ -123,7 +118,7 @@ static fd_code mix_row(const fd_op_args *args, fd_cuda_kernel k, int64_t r, cons
 /* ---- all rows ---- */
 
 fd_cuda_kernel fd_cuda_kernel_of_row(const fd_replay *replay, const fd_node *node, const fd_weight *weight, int64_t r) {
-    return kernel_of(replay, node, weight, rows_of_call(replay, replay->pos0 + (int32_t)r));
+    return kernel_of(replay, node, weight, fd_trace_rows_of_call(replay->o.trace, replay->pos0 + (int32_t)r));
 }
 
 /* Rows of samples are computed as those of their positions. */
@@ -140,20 +135,15 @@ static fd_code run_beside_tf32(fd_replay *replay, fd_op_args args, fd_dot_type t
     bool any = false;
     for (int32_t r = 0; r < args.n_pos; r++) any |= fd_cuda_kernel_of_row(replay, args.node, NULL, r).type == type;
     if (!any) return FD_OK;
-    float *narrow = malloc(sizeof *narrow * (size_t)n);
-    double *kept = malloc(sizeof *kept * (size_t)n), *own = malloc(sizeof *own * (size_t)(args.n_pos * stride));
-    const bool has_room = narrow && kept && own;
-    for (int64_t i = 0; has_room && i < n; i++) narrow[i] = (float)((const double *)args.in[1])[i];
-    if (has_room) fd_dot_round(type, narrow, 1, n);
-    for (int64_t i = 0; has_room && i < n; i++) kept[i] = (double)narrow[i];
+    double *kept = NULL, *own = malloc(sizeof *own * (size_t)(args.n_pos * stride));
+    fd_code code = own ? fd_replay_round_copy(type, args.in[1], n, &kept, err)
+                       : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
     args.in[1] = kept;
     args.out = own;
-    fd_code code = has_room ? fd_replay_run_rounded(replay, args, err)
-                            : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    if (code == FD_OK) code = fd_replay_run_rounded(replay, args, err);
     for (int32_t r = 0; r < args.n_pos && code == FD_OK; r++)
         if (fd_cuda_kernel_of_row(replay, args.node, NULL, r).type == type)
             memcpy(y + r * stride, own + r * stride, sizeof *y * (size_t)stride);
-    free(narrow);
     free(kept);
     free(own);
     return code;

@@ -52,6 +52,9 @@ int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node);
 /* Tables from position 0, in binary64 or, for the contract, binary32; *table owns both halves. */
 fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **table, fd_error *err);
 
+/* x[0 … n), rounded one by one, into memory of the caller's own. */
+fd_code fd_replay_round_copy(fd_dot_type type, const double *x, int64_t n, double **out, fd_error *err);
+
 /* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);

@@ -23,5 +23,5 @@ void fd_replay_read_kv_types(fd_replay *replay) {
 uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node) {
     const fd_op reader =
         node->op == FD_OP_KV_WRITE ? replay->o.graph->nodes[replay->last_reader[node->id]].op : node->op;
-    return reader == FD_OP_ATTN_SCORES ? replay->k_type : reader == FD_OP_ATTN_MIX ? replay->v_type : FD_F32;
+    return fd_kept_type_of(reader, replay->k_type, replay->v_type);
 }

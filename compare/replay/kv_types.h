@@ -9,4 +9,9 @@
 void fd_kept_types(const fd_numerics_class *numerics, const fd_trace *trace, const char *said, uint32_t *k,
                    uint32_t *v);
 
+/* Of what attention's scores, or its weighted sum, read; FD_F32: of no cache of K or V. */
+static inline uint32_t fd_kept_type_of(fd_op reader, uint32_t k, uint32_t v) {
+    return reader == FD_OP_ATTN_SCORES ? k : reader == FD_OP_ATTN_MIX ? v : FD_F32;
+}
+
 #endif

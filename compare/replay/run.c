@@ -36,6 +36,16 @@ fd_code fd_replay_rope_tables(const fd_replay *replay, fd_op_args *args, void **
     return FD_OK;
 }
 
+fd_code fd_replay_round_copy(fd_dot_type type, const double *x, int64_t n, double **out, fd_error *err) {
+    float *rounded;
+    FD_TRY(narrow(x, n, &rounded, err));
+    *out = malloc(sizeof **out * (size_t)(n ? n : 1));
+    if (*out) fd_dot_round(type, rounded, 1, n);
+    for (int64_t i = 0; i < n && *out; i++) (*out)[i] = (double)rounded[i];
+    free(rounded);
+    return *out ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
+}
+
 int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node) {
     int64_t rows = node->op == FD_OP_KV_WRITE ? replay->n_kv : replay->n_pos;
     return rows * fd_node_row_stride(node, replay->n_kv);

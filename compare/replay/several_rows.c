@@ -14,9 +14,7 @@ bool fd_several_rows_computes(const fd_replay *replay, const fd_node *node) {
 
 /* Rows of samples are those of their positions. */
 static bool is_of_several(const fd_replay *replay, int64_t r) {
-    const fd_trace *trace = replay->o.trace;
-    const int32_t pos = replay->pos0 + (int32_t)(r % replay->n_pos);
-    return fd_trace_n_step(trace) > 0 && fd_trace_steps(trace)[fd_trace_step_of(trace, pos)].n_pos > 1;
+    return fd_trace_rows_of_call(replay->o.trace, replay->pos0 + (int32_t)(r % replay->n_pos)) > 1;
 }
 
 static fd_code run_as(fd_replay *replay, const fd_numerics_class *own, const fd_op_args *args, fd_error *err) {
@@ -25,23 +23,6 @@ static fd_code run_as(fd_replay *replay, const fd_numerics_class *own, const fd_
     fd_code code = fd_replay_run_f64(replay, *args, err);
     replay->o.numerics = given;
     return code;
-}
-
-/* K or V, rounded as well; a copy of the caller's own. */
-static fd_code round_cache(const fd_replay *replay, const fd_op_args *args, double **out, fd_error *err) {
-    const fd_node *cache = &replay->o.graph->nodes[args->node->input[1]];
-    const int64_t n = replay->n_kv * fd_node_row_stride(cache, replay->n_kv);
-    float *narrow = malloc(sizeof *narrow * (size_t)n);
-    *out = malloc(sizeof **out * (size_t)n);
-    if (!narrow || !*out) {
-        free(narrow);
-        return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
-    }
-    for (int64_t i = 0; i < n; i++) narrow[i] = (float)((const double *)args->in[1])[i];
-    fd_dot_round(FD_DOT_TF32, narrow, 1, n);
-    for (int64_t i = 0; i < n; i++) (*out)[i] = (double)narrow[i];
-    free(narrow);
-    return FD_OK;
 }
 
 fd_code fd_several_rows_run(fd_replay *replay, fd_op_args args, fd_error *err) {
@@ -56,8 +37,13 @@ fd_code fd_several_rows_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     if (n_single == args.n_pos) return FD_OK;
     fd_op_args several = args;
     double *y = NULL, *cache = NULL;
-    fd_code code = is_attention(args.node) ? round_cache(replay, &args, &cache, err) : FD_OK;
-    if (cache) several.in[1] = cache;
+    fd_code code = FD_OK;
+    if (is_attention(args.node)) { /* K or V is a factor as well */
+        const fd_node *kept = &replay->o.graph->nodes[args.node->input[1]];
+        const int64_t n = replay->n_kv * fd_node_row_stride(kept, replay->n_kv);
+        code = fd_replay_round_copy(FD_DOT_TF32, args.in[1], n, &cache, err);
+        several.in[1] = cache;
+    }
     if (code == FD_OK && n_single > 0) {
         several.out = y = malloc(sizeof *y * (size_t)(args.n_pos * stride));
         if (!y) code = fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);

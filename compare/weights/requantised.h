@@ -5,8 +5,8 @@
 #ifndef FD_COMPARE_WEIGHTS_REQUANTISED_H
 #define FD_COMPARE_WEIGHTS_REQUANTISED_H
 
-#include "compare/weights/requantise.h"
 #include "compare/weights/internal.h"
+#include "compare/weights/requantise.h"
 
 typedef struct fd_requantised_options {
     const fd_graph *graph;

@@ -111,6 +111,10 @@ int32_t fd_trace_step_of(const fd_trace *trace, int32_t pos) {
     return low;
 }
 
+int32_t fd_trace_rows_of_call(const fd_trace *trace, int32_t pos) {
+    return trace->n_step > 0 ? trace->steps[fd_trace_step_of(trace, pos)].n_pos : 1;
+}
+
 /* Is `pos` one of the last `n` positions of its step? */
 static bool is_at_end(const fd_trace *trace, int32_t pos, int32_t n) {
     const fd_trace_step *step = &trace->steps[fd_trace_step_of(trace, pos)];

@@ -163,8 +163,10 @@ int32_t fd_trace_n_pos(const fd_trace *trace);
 const int32_t *fd_trace_tokens(const fd_trace *trace); /* [n_pos] */
 int32_t fd_trace_n_step(const fd_trace *trace);
 const fd_trace_step *fd_trace_steps(const fd_trace *trace);
-int32_t fd_trace_step_of(const fd_trace *trace,
-                         int32_t pos); /* which holds `pos`; behind all: the last; 0: none is there */
+/* The step that holds `pos`; behind all: the last; 0: none is there. */
+int32_t fd_trace_step_of(const fd_trace *trace, int32_t pos);
+/* Its positions: the rows of the call that computed this one; 1: none is there. */
+int32_t fd_trace_rows_of_call(const fd_trace *trace, int32_t pos);
 int32_t fd_trace_n_node(const fd_trace *trace);
 const fd_trace_node *fd_trace_node_at(const fd_trace *trace, int32_t i); /* in order of execution */
 int32_t fd_trace_find(const fd_trace *trace, const char *name);          /* -1 when absent */
