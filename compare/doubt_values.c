@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/attribute/findings.h"
+#include "compare/attribute/one_value.h"
 #include "compare/class/cache_type.h"
 #include "compare/class/mixed.h"
 #include "compare/dump/narrow.h"
@@ -39,22 +40,44 @@ fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferre
     return FD_OK;
 }
 
-static bool is_one_row(const fd_comparison *c, const fd_attribution *of) {
+static bool is_one_row(const fd_comparison *c, int32_t node) {
     const fd_verdict_map *map = &c->map[FD_CANDIDATE];
-    const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
+    const float *z = map->by_pos + (size_t)node * (size_t)map->n_pos;
     int32_t n = 0;
     for (int32_t p = 0; p < map->n_pos; p++) n += !(z[p] < 0) && !(z[p] <= 1);
-    return n == 1 && of->n_by_finding[FD_FOUND_INTRODUCED] + of->n_by_finding[FD_FOUND_BOTH] == 1;
+    return n == 1;
+}
+
+/* Are those beyond the products of one input, in that row alone, each by one value of it? Then any small change that takes the value back
+ * fits, so that a name says nothing. */
+static fd_code is_one_value(const fd_comparison *c, const fd_attribution *of, bool *yes, fd_error *err) {
+    const fd_graph *graph = c->o->graph;
+    fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    how.numerics = of->numerics;
+    *yes = true;
+    for (int32_t i = 0; i < graph->n_node && *yes; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        *yes = f->pos == of->first.pos && graph->nodes[i].input[0] == graph->nodes[of->first.node].input[0] &&
+               is_one_row(c, i);
+        if (*yes) FD_TRY(fd_is_one_value(&how, f, yes, err));
+    }
+    return FD_OK;
 }
 
 fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
     const fd_node_finding *f = &of->first;
+    const bool alone = of->n_by_finding[FD_FOUND_INTRODUCED] + of->n_by_finding[FD_FOUND_BOTH] == 1;
     fd_explanation e;
+    bool one_value;
     if (!of->found || !fd_class_rounds_to_steps(of->numerics) || f->span_first == f->node) return FD_OK;
-    if (!(f->z <= FD_LITTLE_BEYOND) || !is_one_row(c, of)) return FD_OK;
-    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
-    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
-    if (e.named) return FD_OK;
+    if (!(f->z <= FD_LITTLE_BEYOND) || !is_one_row(c, f->node)) return FD_OK;
+    FD_TRY(is_one_value(c, of, &one_value, err));
+    if (!one_value) {
+        fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+        FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+        if (e.named || !alone) return FD_OK;
+    }
     fd_remark r = {FD_REASON_ONE_STEP, .n = {f->pos}};
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[f->node].name);
     fd_finding_globs(c->o->graph, f->span_first, f->node, r.text, sizeof r.text);

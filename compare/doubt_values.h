@@ -11,7 +11,7 @@ fd_code fd_doubt_printed(fd_comparison *c, fd_attribution *of, bool undecided, f
 fd_code fd_doubt_narrow(fd_comparison *c, const fd_attribution *of, bool inferred, fd_error *err);
 
 /* One row alone is beyond, by little, in a class that rounds to steps and through unrecorded tensors: so much one value does that fell
- * to the other side. Then nothing is found, unless it has a name. */
+ * to the other side. Then nothing is found, unless it has a name; even so where it is one value's share of a product. */
 fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err);
 
 /* What departs is what K and V in blocks give, which the trace does not say: then nothing is found. */
