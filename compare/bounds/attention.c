@@ -70,7 +70,7 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
                 *tau = fabs(scale) * (u_chain * s.sum[j] + lambda * sqrt(s.square[j])) +
                        (c->u_op + u_mean + typical) * fabs(y) + c->tiny_out;
                 double stored = *tau + c->u_out * fabs(y); /* between two kernels */
-                if (cap > 0) *tau = fd_bound_capped(y, cap, stored, c->u_op, c->tiny_out);
+                if (cap > 0) *tau = fd_bound_capped(c, y, cap, stored);
             }
         }
     }

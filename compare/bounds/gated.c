@@ -3,17 +3,18 @@
 #include "compare/bounds/internal.h"
 
 /* tanh off by 3u of itself and its argument by 2u of itself: u·(3|tanh v| + 2|v|(1 − tanh² v)), and |v|(1 − tanh² v)
- * is at most |tanh v|. Then one product. */
-double fd_bound_capped(double before, double cap, double error, double u, double tiny) {
-    double tanh_v = fabs(tanh(before / cap));
-    return error + cap * u * (3 * tanh_v + 2 * tanh_v) + cap * tiny;
+ * is at most |tanh v|. Then one product. Fast math takes tanh.approx, off by up to 2⁻¹⁶·⁷ of |tanh v| ≤ 0.2 on an H200 (2,844 values of a
+ * sound run), here twice that. */
+double fd_bound_capped(const fd_numerics_class *c, double before, double cap, double error) {
+    const double tanh_v = fabs(tanh(before / cap)), own = c->fast_math ? fmax(0x1.4p-16, 5 * c->u_op) : 5 * c->u_op;
+    return error + cap * own * tanh_v + cap * c->tiny_out;
 }
 
 /* cap·tanh(x / cap); its slope is at most 1. */
 void fd_bound_softcap(const fd_bound_work *work) {
     double cap = (double)work->node->softcap;
     for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
-        work->tau[i] = fd_bound_capped(work->in[0][i], cap, work->e[0][i], work->c->u_op, work->c->tiny_out);
+        work->tau[i] = fd_bound_capped(work->c, work->in[0][i], cap, work->e[0][i]);
 }
 
 /* x·f, f stored in the class's type. */

@@ -61,7 +61,7 @@ static inline double fd_bound_typical_chain(const fd_bound_work *work, double u,
 }
 
 /* What cap·tanh(before / cap) is off by, `before` by `error`; without the rounding of the result. */
-double fd_bound_capped(double before, double cap, double error, double u, double tiny);
+double fd_bound_capped(const fd_numerics_class *c, double before, double cap, double error);
 
 /* Some rows of a matrix times n_pos vectors. */
 typedef struct fd_bound_products {

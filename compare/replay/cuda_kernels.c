@@ -35,11 +35,33 @@ static fd_cuda_kernel beside_binary32(int32_t rows) {
                                                                    : FD_DOT_TF32};
 }
 
+/* llama.cpp asks for sums in binary32 (GGML_PREC_F32, llama-graph.cpp) of these matrices of these architectures, whose sums overflow. */
+static bool asks_binary32(const fd_graph *graph, const fd_weight *weight) {
+    static const char *const archs[] = {"glm4", "glm4moe", "jais2"};
+    static const char *const matrices[] = {".attn_output.weight", ".ffn_down.weight"};
+    for (size_t i = 0; weight && i < sizeof archs / sizeof *archs; i++)
+        for (size_t k = 0; k < sizeof matrices / sizeof *matrices; k++)
+            if (strcmp(graph->hparams.arch, archs[i]) == 0 && strstr(weight->name, matrices[k])) return true;
+    return false;
+}
+
+/* And that activations beside these of experts stay in binary32 (ggml_prec_set_src): no CUDA kernel does that, so the CPU computes them. */
+static bool is_left_to_cpu(const fd_graph *graph, const fd_weight *weight) {
+    return weight && strcmp(graph->hparams.arch, "mistral4") == 0 && strstr(weight->name, ".ffn_down_exps.weight");
+}
+
 static fd_cuda_kernel kernel_of(const fd_replay *replay, const fd_node *node, const fd_weight *weight, int32_t rows) {
     if (!fd_dot_is_product(node->op) && !(replay->o.numerics->u_kv > 0)) return beside_binary32(rows);
     if (node->op == FD_OP_ATTN_SCORES) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_F16 : FD_DOT_AS_IS};
     const uint32_t dtype = weight ? weight->dtype : FD_F16;
+    if (is_left_to_cpu(replay->o.graph, weight)) {
+        fd_numerics_class cpu = *replay->o.numerics;
+        cpu.cuda_kernels = false;
+        return (fd_cuda_kernel){.type = fd_dot_type_of(&cpu, node, weight, 0)};
+    }
     if (fd_dtype_get(dtype)->is_quantised) return fd_cuda_kernel_of_blocks(dtype, rows > FEW);
+    const bool few = rows > 1 && rows <= MOST_OF_TENSOR_CORES; /* their kernel does not ask */
+    if (dtype != FD_F32 && !few && asks_binary32(replay->o.graph, weight)) return beside_binary32(rows);
     if (dtype == FD_BF16) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_BF16 : FD_DOT_AS_IS};
     if (dtype != FD_F16) return (fd_cuda_kernel){.type = FD_DOT_AS_IS};
     const bool by_experts = node->op == FD_OP_EXPERT_MATMUL; /* tensor cores, however many */

@@ -9,7 +9,9 @@
  *   K                  as it is           binary16 factors
  *   bfloat16           as it is           bfloat16 factors
  *   K, V of binary32   as they are        TF32, cut off                         TF32, rounded
- *   binary32           as it is, or any of these, as recorded values say (factors.h) */
+ *   binary32           as it is, or any of these, as recorded values say (factors.h)
+ *
+ * binary16 and bfloat16 of which llama.cpp asks for sums in binary32: one row as it is, more than sixteen TF32, rounded. */
 #ifndef FD_COMPARE_REPLAY_CUDA_KERNELS_H
 #define FD_COMPARE_REPLAY_CUDA_KERNELS_H
 
@@ -21,7 +23,7 @@ bool fd_cuda_computes(const fd_replay *replay, const fd_node *node);
 /* The node, samples among its rows or not, into args.out. */
 fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err);
 
-/* After that, into replay->y: recorded rows of a product with a weight that is not binary32, which are another kernel's. */
+/* After that, into replay->y: recorded rows of scores, or of a product with a weight that is not binary32, which are another kernel's. */
 fd_code fd_cuda_try_others(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err);
 
 /* Sums of binary16 that were repeated from recorded factors are as exact as others. Behind unrecorded ones the last bit of a factor may move

@@ -1,4 +1,4 @@
-/* A product's rows that the rule's kernel did not make: another GPU's limits, cuBLAS' parts. */
+/* A product's rows that the rule's kernel did not make: another GPU's limits, cuBLAS' parts, short heads. */
 #include <string.h>
 #include <stdlib.h>
 
@@ -88,11 +88,31 @@ static fd_code try_row(attempt *a, int64_t r, fd_error *err) {
         FD_TRY(try_kernel(a, (fd_cuda_kernel){.how = FD_CUDA_PAIRS}, 0, r, &near, err));
     if (dtype != FD_F32 && !near)
         FD_TRY(try_kernel(a, (fd_cuda_kernel){.type = dtype == FD_F16 ? FD_DOT_F16 : FD_DOT_BF16}, 0, r, &near, err));
-    if (dtype == FD_BF16 && !near) FD_TRY(try_kernel(a, (fd_cuda_kernel){.type = FD_DOT_AS_IS}, 0, r, &near, err));
+    if (dtype != FD_F32 && !near) FD_TRY(try_kernel(a, (fd_cuda_kernel){.type = FD_DOT_AS_IS}, 0, r, &near, err));
+    if (dtype != FD_F32 && !near) FD_TRY(try_kernel(a, (fd_cuda_kernel){.type = FD_DOT_TF32}, 0, r, &near, err));
     return dtype == FD_F16 && !near ? try_tiles(a, r, &near, err) : FD_OK;
 }
 
+/* cuBLAS takes queries as they are where heads are short. */
+static fd_code try_scores(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err) {
+    const int64_t width = fd_node_row_stride(node, replay->n_kv);
+    fd_op_args own = *args;
+    double *y = malloc(sizeof *y * (size_t)(replay->n_pos * width));
+    if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    own.out = y;
+    const fd_code code = fd_replay_run_rounded(replay, own, err);
+    for (int64_t r = 0; r < replay->n_pos && code == FD_OK; r++) {
+        double *row = replay->y + r * width;
+        if (!replay->recorded[r] || fd_replay_is_near(replay->candidate + r * width, row, width)) continue;
+        if (fd_replay_is_near(replay->candidate + r * width, y + r * width, width))
+            memcpy(row, y + r * width, sizeof *row * (size_t)width);
+    }
+    free(y);
+    return code;
+}
+
 fd_code fd_cuda_try_others(fd_replay *replay, const fd_node *node, const fd_op_args *args, fd_error *err) {
+    if (node->op == FD_OP_ATTN_SCORES) return try_scores(replay, node, args, err);
     const int64_t width = fd_node_row_stride(node, replay->n_kv);
     const int64_t n = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
     attempt a = {.replay = replay, .args = args, .width = n, .x = malloc(sizeof *a.x * (size_t)(n + 2 * width))};

@@ -83,6 +83,7 @@ static bool is_as_ggml(const fd_numerics_class *c) {
 bool fd_replay_is_near(const double *candidate, const double *y, int64_t n) {
     double errors = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) {
+        if (isinf(y[i])) continue; /* a score that is masked later */
         errors += (candidate[i] - y[i]) * (candidate[i] - y[i]);
         squares += y[i] * y[i];
     }
@@ -100,8 +101,11 @@ fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_ar
     const int64_t stride = fd_node_row_stride(node, replay->n_kv), n = replay->n_pos * stride;
     const fd_weight *weight = args.weight[0];
     fd_numerics_class own = *replay->o.numerics;
-    if (!fd_dot_is_product(node->op) || (fd_dot_is_of_integers(weight) && !own.cuda_kernels)) return FD_OK;
+    const bool scores = node->op == FD_OP_ATTN_SCORES && fd_cuda_computes(replay, node);
+    if (!scores && !fd_dot_is_product(node->op)) return FD_OK;
+    if (!scores && fd_dot_is_of_integers(weight) && !own.cuda_kernels) return FD_OK;
     if (!is_as_ggml(&own) || all_are_near(replay, stride)) return FD_OK;
+    if (scores) return fd_cuda_try_others(replay, node, &args, err);
     if (weight->dtype != FD_F32) return fd_cuda_try_others(replay, node, &args, err);
     double *y = malloc(sizeof *y * (size_t)(n ? n : 1));
     if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
