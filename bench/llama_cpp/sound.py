@@ -68,6 +68,8 @@ def recorded(args, model, profile):
     command = [sys.executable, "-m", "firstdiff.llama_cpp", model, "--tokens", tokens, "--prefill", prefill, "--threads", "1", "-o", path, *PROFILES[profile], *where]
     run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment(args.built)})
     said = [line for line in (run.stderr + run.stdout).splitlines() if line.strip()]
+    if run.returncode != 0:
+        path.unlink(missing_ok=True)  # of a run that died
     return (path, "") if run.returncode == 0 and path.exists() else (None, said[-1] if said else f"status {run.returncode}")
 
 

@@ -95,8 +95,9 @@ typedef struct fd_name_map_list {
 } fd_name_map_list;
 
 typedef struct fd_name_map {
-    char *name;   /* file or built-in map, for messages */
-    bool builtin; /* of all architectures, or found (FD_FOUND_MAP): lines may name nodes that a model, or a layer of it, has not */
+    char *name; /* file or built-in map, for messages */
+    bool
+        builtin; /* of all architectures, or found (FD_FOUND_MAP): lines may name nodes that a model, or a layer of it, has not */
     fd_name_map_rule *rules;
     size_t n_rule;
     fd_name_map_list skip, allow, absent;
@@ -132,24 +133,27 @@ bool fd_name_map_listed(const fd_name_map_list *list, const char *name); /* any 
 /* The node's name with numbers in place of {layer}, {rank} and {last}; false when it does not fit `size`. */
 bool fd_name_map_node(const fd_name_map_rule *rule, const fd_name_map_capture *capture, char *out, size_t size);
 
+typedef struct fd_fused_place {
+    int64_t first, n, width; /* of the last axis: where the part begins, its elements, and those of all parts */
+} fd_fused_place;
+
 typedef struct fd_name_map_values {
     int64_t of[FD_NAME_MAP_VARIABLE_COUNT]; /* 0: not known */
     double attn_scale;                      /* 0: not known */
     int rope_neighbours; /* 1: converters put rows of Q and K from halves into pairs (2i, 2i+1); 0: no; -1: not known */
+    fd_fused_place
+        rows; /* which rows of a matrix of the file the node's weight is, for part=rows; width 0: not known */
 } fd_name_map_values;
 
-/* What stands in one array with others: q, k and v, or gate and up. The counts say how often the width of Q, of K or V, and
- * of the FFN stand before it. */
+/* What stands in one array with others: q, k and v, or gate and up, or whatever nodes the file has one matrix for. The counts say how
+ * often the width of Q, of K or V, and of the FFN stand before it. */
 typedef struct fd_fused_part {
     const char *name;
     int8_t q, kv, ff;
-    char is; /* what it is itself: 'q', 'k' (K or V) or 'f' */
+    char is; /* what it is itself: 'q', 'k' (K or V), 'f', or 'r': its weight's rows say */
 } fd_fused_part;
-enum { FD_FUSED_PART_COUNT = 5 };
+enum { FD_FUSED_PART_COUNT = 6 };
 extern const fd_fused_part fd_fused_parts[FD_FUSED_PART_COUNT];
-typedef struct fd_fused_place {
-    int64_t first, n, width; /* of the last axis: where the part begins, its elements, and those of all parts */
-} fd_fused_place;
 /* False where the model's sizes are not known. */
 bool fd_fused_part_place(const fd_fused_part *part, const fd_name_map_values *values, fd_fused_place *out);
 /* The rule's `part=`; NULL: it has none. */

@@ -86,7 +86,8 @@ static bool slice(row *r, int64_t from, int64_t to) {
 }
 
 const fd_fused_part fd_fused_parts[FD_FUSED_PART_COUNT] = {
-    {"q", 0, 0, 0, 'q'}, {"k", 1, 0, 0, 'k'}, {"v", 1, 1, 0, 'k'}, {"gate", 0, 0, 0, 'f'}, {"up", 0, 0, 1, 'f'},
+    {"q", 0, 0, 0, 'q'},    {"k", 1, 0, 0, 'k'},  {"v", 1, 1, 0, 'k'},
+    {"gate", 0, 0, 0, 'f'}, {"up", 0, 0, 1, 'f'}, {"rows", 0, 0, 0, 'r'},
 };
 
 bool fd_fused_part_place(const fd_fused_part *part, const fd_name_map_values *values, fd_fused_place *out) {
@@ -94,6 +95,7 @@ bool fd_fused_part_place(const fd_fused_part *part, const fd_name_map_values *va
     const int64_t q = of[FD_NAME_MAP_N_HEAD] * of[FD_NAME_MAP_HEAD_DIM],
                   kv = of[FD_NAME_MAP_N_HEAD_KV] * of[FD_NAME_MAP_HEAD_DIM], ff = of[FD_NAME_MAP_N_FF];
     const bool of_ffn = part->is == 'f';
+    if (part->is == 'r') return *out = values->rows, values->rows.width > 0;
     *out = (fd_fused_place){.first = part->q * q + part->kv * kv + part->ff * ff,
                             .n = of_ffn            ? ff
                                  : part->is == 'q' ? q
@@ -145,8 +147,8 @@ static bool part(row *r, const fd_name_map_op *op, const fd_name_map_values *val
     fd_fused_place place;
     const fd_fused_part *of = &fd_fused_parts[op->arg[0]];
     const int64_t n_kv = values->of[FD_NAME_MAP_N_HEAD_KV];
-    if (r->rank == 2 && of->is != 'f' && r->shape[0] == n_kv && fd_fused_part_place(of, values, &place) &&
-        r->shape[1] * n_kv == place.width)
+    if (r->rank == 2 && (of->is == 'q' || of->is == 'k') && r->shape[0] == n_kv &&
+        fd_fused_part_place(of, values, &place) && r->shape[1] * n_kv == place.width)
         return part_of_groups(r, of, values);
     return fd_fused_part_place(&fd_fused_parts[op->arg[0]], values, &place) && r->rank > 0 &&
            r->shape[r->rank - 1] == place.width && slice(r, place.first, place.first + place.n);

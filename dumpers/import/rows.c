@@ -1,4 +1,5 @@
 /* One position of one foreign tensor, as the map makes it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,10 +95,37 @@ bool fd_import_is_padded(const fd_graph *graph, const char *node, int64_t width)
     return width > n_vocab && width < n_vocab + MOST_PADDING && width % LEAST_TILE == 0;
 }
 
+/* [first:end] after the name of the file's tensor (fd_build_weight_part). */
+static bool rows_of(const fd_weight *w, int *n_name, int64_t *first, int64_t *end) {
+    const char *bracket = strchr(w->name, '[');
+    long long from, to;
+    if (!bracket || sscanf(bracket, "[%lld:%lld]", &from, &to) != 2) return false;
+    *n_name = (int)(bracket - w->name), *first = from, *end = to;
+    return true;
+}
+
+fd_fused_place fd_import_rows_of_weight(const fd_graph *graph, const char *node) {
+    const int32_t id = graph ? fd_graph_find(graph, node) : -1, own = id < 0 ? -1 : graph->nodes[id].weight[0];
+    fd_fused_place place = {0};
+    int n_name, n_other;
+    int64_t first, end;
+    if (own < 0 || !rows_of(&graph->weights[own], &n_name, &place.first, &end)) return place;
+    place.n = end - place.first;
+    for (int32_t i = 0; i < graph->n_weight; i++) { /* the last of them ends where the matrix does */
+        const fd_weight *w = &graph->weights[i];
+        const bool of_it = rows_of(w, &n_other, &first, &end) && n_other == n_name &&
+                           strncmp(w->name, graph->weights[own].name, (size_t)n_name) == 0;
+        if (of_it && end > place.width) place.width = end;
+    }
+    return place;
+}
+
 fd_code fd_import_apply(const fd_import_plan *plan, const fd_import_match *match, int *rank, int64_t *shape,
                         double **data, double **scratch, fd_error *err) {
     const fd_name_map_rule *rule = &plan->map->rules[match->rule];
-    FD_TRY(fd_name_map_apply(plan->map, rule, &plan->values, rank, shape, data, scratch, err));
+    fd_name_map_values values = plan->values;
+    values.rows = fd_import_rows_of_weight(plan->graph, match->node);
+    FD_TRY(fd_name_map_apply(plan->map, rule, &values, rank, shape, data, scratch, err));
     bool flat = *rank > 0;
     for (int i = 0; i + 1 < *rank; i++) flat &= shape[i] == 1;
     if (flat && fd_import_is_padded(plan->graph, match->node, shape[*rank - 1]))

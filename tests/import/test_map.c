@@ -71,6 +71,7 @@ static const struct {
     {"slice=2:6 reshape=2,2 transpose", 1, {8}, 2, {2, 2}, {2, 4, 3, 5}},
     {"part=gate", 2, {2, 4}, 2, {2, 2}, {0, 1, 4, 5}}, /* n_ff 2 */
     {"part=up", 2, {2, 4}, 2, {2, 2}, {2, 3, 6, 7}},
+    {"part=rows", 2, {2, 3}, 2, {2, 2}, {1, 2, 4, 5}}, /* rows 1 and 2 of 3 */
     {"scale=attn_scale", 1, {3}, 1, {3}, {0, 0.5, 1}},
     {"arch=gemma2,gemma3 heads=2", 1, {4}, 2, {2, 2}, {0, 1, 2, 3}},
 };
@@ -80,7 +81,8 @@ static const fd_name_map_values values = {.of = {[FD_NAME_MAP_HEAD_DIM] = 16,
                                                  [FD_NAME_MAP_N_FF] = 2,
                                                  [FD_NAME_MAP_N_EXPERT_USED] = 3},
                                           .attn_scale = 0.5,
-                                          .rope_neighbours = 1};
+                                          .rope_neighbours = 1,
+                                          .rows = {1, 2, 3}};
 
 static fd_name_map *parse(const char *line, fd_error *err) {
     fd_name_map *map = NULL;
