@@ -27,9 +27,10 @@ static void add_scales(const double *x, int64_t n, int64_t block, double *e) {
     for (int64_t at = 0; at + block <= n; at += block) {
         double most = 0;
         for (int64_t i = at; i < at + block; i++) most = fmax(most, fabs(x[i]));
-        const double step = most / 127, ulp = step > 0 && isfinite(step) ? ldexp(1, ilogb(step) - 10) : 1;
+        const double step = most / 127;
+        const double ulp = step > 0 && isfinite(step) ? fmax(ldexp(1, ilogb(step) - 10), 0x1p-24) : 1; /* subnormal */
         const bool either = fabs(step / ulp - floor(step / ulp) - 0.5) <= 4 * 0x1p-24 * (step / ulp);
-        for (int64_t i = at; i < at + block && either; i++) e[i] = hypot(e[i], 0x1p-10 * x[i]);
+        for (int64_t i = at; i < at + block && either; i++) e[i] = hypot(e[i], ulp / step * x[i]);
     }
 }
 
