@@ -8,6 +8,8 @@
 /* Relative error of a factor in an engine of binary32 when it is rounded: with it llama.cpp's layers of 2048 wide rows
  * show a value on the other side in every third row of int8 blocks, and five a row of binary16. */
 #define ERROR_BEFORE 0x1p-22
+/* The same of GELU by tanh.approx (bounds/gated.c). */
+#define ERROR_OF_FAST_GELU 0x1p-17
 
 /* A step's size, relative to a usual factor: the ulp of binary16 and bfloat16; of an int8 block, whose largest is three
  * times its usual element, 3/127. And how many values a row may lose to the other side before most rows show one: an int8
@@ -52,7 +54,11 @@ static void count_product(search *s, const fd_node *node) {
     int32_t in = node->input[0], kind = fd_dot_is_blocks(type);
     if (type == FD_DOT_AS_IS || s->seen[s->graph->n_node + in]) return;
     s->seen[s->graph->n_node + in] = true;
-    s->n[kind] += (double)fd_node_elements(&s->graph->nodes[in], 1) * ERROR_BEFORE / to.size;
+    const fd_op before = s->graph->nodes[in].op;
+    const bool fast = s->numerics->fast_math && (before == FD_OP_GELU || before == FD_OP_GELU_MUL);
+    const bool seen = fd_trace_has_data(s->trace, s->graph->nodes[in].name);
+    const double error = fast && !seen ? ERROR_OF_FAST_GELU : ERROR_BEFORE;
+    s->n[kind] += (double)fd_node_elements(&s->graph->nodes[in], 1) * error / to.size;
     s->few[kind] = to.few;
     if (to.size > s->widest[kind]) s->widest[kind] = to.size;
 }
