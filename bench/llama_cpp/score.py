@@ -62,7 +62,7 @@ class LlamaCpp(scoring.Engine):
                 for i in range(len(self.tokens)):
                     for threads, batch in ((1, 512), (2, 5)) if i < 2 else ((1, 512),):
                         label = f"sound-kv-{kv}{'-flash' if flash else ''}{'-batch-5' if batch == 5 else ''}.{i}"
-                        numerics = "llama-cpu-fa" if flash else CLASSES[held, kv]
+                        numerics = "ggml-cpu-fa" if flash else CLASSES[held, kv]
                         out.append(Case(label, i, "", (), numerics, ("", kv, flash, threads, batch)))
         for kv in ("f16", "f32"):
             out += [Case(f"sound-kv-{kv}-reordered.{i}", i, "", (), CLASSES[held, kv], ("sums-reordered", kv, False, 1, 512)) for i in range(len(self.tokens))]

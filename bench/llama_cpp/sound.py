@@ -43,7 +43,7 @@ def right_classes(arch, dtype, profile, gpu):
         profile = "f32"
     if gpu:
         return GPU_RIGHT[profile]
-    return ("llama-cpu-fa",) if profile == "flash" else RIGHT["F32" if dtype == "F32" else "quantised", profile]
+    return ("ggml-cpu-fa",) if profile == "flash" else RIGHT["F32" if dtype == "F32" else "quantised", profile]
 
 
 def architectures(firstdiff):

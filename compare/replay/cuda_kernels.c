@@ -143,11 +143,6 @@ fd_cuda_kernel fd_cuda_kernel_of_row(const fd_replay *replay, const fd_node *nod
     return kernel_of(replay, node, weight, fd_trace_rows_of_call(replay->o.trace, replay->pos0 + (int32_t)r));
 }
 
-/* Rows of samples are computed as those of their positions. */
-static bool is_own(const fd_replay *replay, const fd_op_args *args, int64_t r) {
-    return args->n_pos > replay->n_pos ? r >= args->n_pos - replay->n_pos : args->out == replay->y;
-}
-
 /* Rows of attention whose kernel takes TF32 of K or V as well. */
 static fd_code run_beside_tf32(fd_replay *replay, fd_op_args args, fd_dot_type type, fd_error *err) {
     const fd_node *cache = &replay->o.graph->nodes[args.node->input[1]];
@@ -206,7 +201,7 @@ static bool takes_rounded(const fd_replay *replay, const fd_op_args *args, int64
     return any;
 }
 
-static fd_code run_kernels(fd_replay *replay, fd_op_args args, fd_error *err) {
+fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *from = &replay->o.graph->nodes[args.node->input[0]];
     const int64_t width = fd_node_row_stride(from, replay->n_kv), stride = fd_node_row_stride(args.node, replay->n_kv);
     const fd_op_args as_they_are = args;
@@ -233,7 +228,7 @@ static fd_code run_kernels(fd_replay *replay, fd_op_args args, fd_error *err) {
     for (int64_t r = 0; r < args.n_pos && code == FD_OK; r++) {
         const fd_cuda_kernel k = fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos);
         double *y = (double *)args.out + r * stride;
-        double *room = is_own(replay, &as_they_are, r) ? replay->room + r % replay->n_pos * stride : NULL;
+        double *room = fd_replay_is_own_row(replay, &as_they_are, r) ? replay->room + r % replay->n_pos * stride : NULL;
         if (k.how == FD_CUDA_ROUNDED || (k.how == FD_CUDA_BLOCKS && is_matrix)) continue;
         if (args.node->op == FD_OP_ATTN_MIX)
             code = mix_row(&as_they_are, k, r, x + r * width, y, room, err);
@@ -243,39 +238,4 @@ static fd_code run_kernels(fd_replay *replay, fd_op_args args, fd_error *err) {
     free(rounded);
     free(row);
     return code;
-}
-
-/* Flash attention rounds e^(score − largest), and comes to the sum, of which a sink may be most, in the end. So each head's weights are
- * rounded where the largest is near 1. */
-static fd_code run_flash_mix(fd_replay *replay, fd_op_args args, fd_error *err) {
-    const fd_node *node = args.node;
-    const int64_t n_head = node->shape[0], dim = node->shape[1], n = args.n_pos * n_head;
-    double *p = malloc(sizeof *p * (size_t)(n * args.n_kv)), *y = args.out;
-    int *up = malloc(sizeof *up * (size_t)n);
-    fd_code code = p && up ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
-    for (int64_t i = 0; i < n && code == FD_OK; i++) {
-        const double *from = (const double *)args.in[0] + i * args.n_kv;
-        double most = 0;
-        for (int64_t t = 0; t < args.n_kv; t++) most = fmax(most, from[t]);
-        up[i] = most > 0 && isfinite(most) ? -ilogb(most) : 0;
-        for (int64_t t = 0; t < args.n_kv; t++) p[i * args.n_kv + t] = ldexp(from[t], up[i]);
-    }
-    const fd_op_args as_they_are = args;
-    args.in[0] = p;
-    if (code == FD_OK) code = run_kernels(replay, args, err);
-    for (int64_t i = 0; i < n * dim && code == FD_OK; i++) {
-        const int64_t r = i / (n_head * dim);
-        y[i] = ldexp(y[i], -up[i / dim]);
-        if (!is_own(replay, &as_they_are, r)) continue;
-        double *room = replay->room + r % replay->n_pos * n_head * dim + i % (n_head * dim);
-        *room = ldexp(*room, -up[i / dim]);
-    }
-    free(p);
-    free(up);
-    return code;
-}
-
-fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
-    const bool flash = replay->o.numerics->u_mix > 0 && args.node->op == FD_OP_ATTN_MIX;
-    return flash ? run_flash_mix(replay, args, err) : run_kernels(replay, args, err);
 }

@@ -37,6 +37,11 @@ struct fd_replay {
         *sampled[FD_REPLAY_SAMPLES]; /* laid out as y, one behind the other; NULL: its inputs are as recorded; owned */
 };
 
+/* Rows of samples are computed beside those of their positions, which come last or alone. */
+static inline bool fd_replay_is_own_row(const fd_replay *replay, const fd_op_args *args, int64_t r) {
+    return args->n_pos > replay->n_pos ? r >= args->n_pos - replay->n_pos : args->out == replay->y;
+}
+
 static inline bool fd_replay_reads_unrounded(const fd_replay *replay, const fd_node *node) {
     return replay->o.unrounded && replay->o.unrounded[node->id];
 }
@@ -58,6 +63,10 @@ fd_code fd_replay_round_copy(fd_dot_type type, const double *x, int64_t n, doubl
 /* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);
+/* Flash attention's weighted sum, of a class that rounds its weights (flash_mix.c); and the op on inputs that are as it reads them. */
+bool fd_replay_is_flash_mix(const fd_replay *replay, const fd_node *node);
+fd_code fd_replay_run_flash_mix(fd_replay *replay, fd_op_args args, fd_error *err);
+fd_code fd_replay_run_as_given(fd_replay *replay, fd_op_args args, fd_error *err);
 /* The op in binary64 on inputs that are rounded already. */
 fd_code fd_replay_run_rounded(fd_replay *replay, fd_op_args args, fd_error *err);
 

@@ -268,6 +268,11 @@ static bool rounds_product(const fd_replay *replay, const fd_op_args *args) {
 }
 
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
+    const bool flash = fd_replay_is_flash_mix(replay, args.node);
+    return (flash ? fd_replay_run_flash_mix : fd_replay_run_as_given)(replay, args, err);
+}
+
+fd_code fd_replay_run_as_given(fd_replay *replay, fd_op_args args, fd_error *err) {
     const fd_node *node = args.node;
     if (rounds_product(replay, &args)) return run_rounded_product(replay, args, err);
     if (fd_cuda_computes(replay, node)) return fd_cuda_run(replay, args, err);
@@ -277,18 +282,17 @@ fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
     double *copy = NULL;
     if (!remembers(replay, node)) FD_TRY(round_weight(replay, &args, err));
     if (type != FD_DOT_AS_IS) {
-        const fd_node *from = &replay->o.graph->nodes[node->input[0]];
         const double *rows = args.in[0];
-        int64_t width = fd_node_row_stride(from, replay->n_kv);
+        int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
         FD_TRY(round_input(type, &args, &rows, &copy, width, err));
         args.in[0] = rows;
     }
     fd_code code = fd_replay_run_rounded(replay, args, err);
     free(copy);
     if (code != FD_OK || !fd_node_is_kv_cache(node)) return code;
-    int64_t n = fd_node_row_stride(node, replay->n_kv);
+    const int64_t n = fd_node_row_stride(node, replay->n_kv);
     double *rows = (double *)args.out + replay->pos0 * n;
-    uint32_t blocks = fd_replay_kv_type(replay, node);
+    const uint32_t blocks = fd_replay_kv_type(replay, node);
     if (blocks != FD_F32) return quantise_rows(replay, blocks, rows, replay->n_pos, n, err);
     for (int64_t i = 0; i < replay->n_pos * n && fd_class_repeats_cache(replay->o.numerics); i++)
         rows[i] = (double)fd_dot_round_f16((float)rows[i]);

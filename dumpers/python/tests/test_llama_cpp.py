@@ -82,10 +82,10 @@ ROUNDINGS = {
     ("Q8_0", F16): ["ggml-cpu"],
     ("Q4_K", F32): ["ggml-cpu-f32kv"],
     ("Q4_K", F16): ["ggml-cpu"],
-    ("F32", FLASH): ["llama-cpu-fa"],
-    ("F16", FLASH): ["llama-cpu-fa"],
-    ("Q8_0", FLASH): ["llama-cpu-fa"],
-    ("Q4_K", FLASH): ["llama-cpu-fa"],
+    ("F32", FLASH): ["ggml-cpu-fa"],
+    ("F16", FLASH): ["ggml-cpu-fa"],
+    ("Q8_0", FLASH): ["ggml-cpu-fa"],
+    ("Q4_K", FLASH): ["ggml-cpu-fa"],
 }
 
 
@@ -169,7 +169,7 @@ def test_long_flash_attention_is_noise(tmp_path, requantised, firstdiff):
     tokens = [int(t) for t in np.random.default_rng(3).integers(3, 2048, 88)]
     record(model, tokens, tmp_path / "c.h5", prefill=86, settings=Settings(flash_attn=True, batch=64, threads=2))
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
-    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["llama-cpu-fa"])
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["ggml-cpu-fa"])
 
 
 def test_batches_and_heads_of_one_length_are_told_apart(tmp_path, firstdiff):
@@ -235,7 +235,7 @@ def test_a_quantised_cache_is_noise_and_a_mutant_is_not(model, kv_type, n, tmp_p
     with Reader(tmp_path / "c.h5") as trace:
         assert trace.complete and trace.info["kv_type"] == kv_type and not trace.match("cache_*")
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
-    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8", "ggml-cpu-f32kv"])
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["ggml-cpu-fa"] if kv_type == "q8_0" else ["q8"])
     alter(tmp_path / "c.h5", "kqv_out-1.RESHAPE", n - 1, lambda row: row * np.float32(1.05))
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
     assert is_noticed(verdict, "blk.1.attn_out")
@@ -250,7 +250,7 @@ def test_rows_of_a_quantised_cache_are_recorded_as_they_are_without_a_rotation(k
     tokens = [t % 250 for t in TOKENS]
     record(model, tokens, tmp_path / "c.h5", settings=Settings(kv_type=kv_type, flash_attn=True))
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
-    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["q8", "ggml-cpu-f32kv"])
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["ggml-cpu-fa"] if kv_type == "q8_0" else ["q8"])
 
 
 def test_heads_that_are_normed_by_as_many_tokens_as_there_are_heads(tmp_path, firstdiff):
