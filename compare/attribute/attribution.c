@@ -186,6 +186,7 @@ static fd_code add_residuals(attributing *a, fd_error *err) {
     fd_node_finding *found = malloc(sizeof *found * (size_t)n_node);
     if (!found) return fd_fail(err, FD_ERR_MEMORY, "judging %d nodes: out of memory", n_node);
     fd_code code = fd_residuals_judge(&a->residuals, found, a->out->suspect, err);
+    for (int32_t i = 0; i < n_node; i++) a->out->uses_room[i] = a->residuals.n_room[i] > 0;
     for (int32_t i = 0; i < n_node && code == FD_OK; i++)
         if (found[i].finding != FD_FOUND_NOTHING && a->out->introduced[i].finding == FD_FOUND_NOTHING)
             record_finding(a, &found[i]);
@@ -230,8 +231,9 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
+    out->uses_room = calloc(n, sizeof *out->uses_room);
     if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->sums || !a->vague || !a->n_row || !a->n_choice ||
-        !out->z || !out->finding || !out->introduced || !out->suspect)
+        !out->z || !out->finding || !out->introduced || !out->suspect || !out->uses_room)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);

@@ -17,9 +17,12 @@ typedef struct fd_class_attempt {
     int32_t n;             /* nodes that depart */
     double left;           /* mean logarithm of their largest errors */
     bool named;            /* one bug explains them */
+    bool all;              /* not only most of them */
     bool fitted;           /* by numbers or rows that were fitted: in another class a bug may say more */
-    fd_explain_fit
-        near; /* not named: what leaves next to nothing beside the op as it should be; of FD_GUESS_NONE: nothing does */
+    /* Not named: what leaves next to nothing beside the op as it should be; named by a guess that leaves more than that: what comes
+     * next, which may leave less in another class. Of FD_GUESS_NONE: nothing does. */
+    fd_explain_fit near;
+    double named_rms; /* named: what the name leaves */
 } fd_class_attempt;
 
 /* Judges the first positions of the trace, of three layers alone where options->sample; freed with fd_class_attempt_free. */

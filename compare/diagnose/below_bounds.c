@@ -26,6 +26,7 @@ enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 
 typedef struct search {
     fd_below_search below;
+    const bool *uses_room; /* [n_node] as fd_attribution has it */
     bool *chosen; /* [n_node] follows an unrecorded choice; owned */
     bool *mixed;  /* [n_node] is a weighted sum of V, or follows an unrecorded one; owned */
     double spent;
@@ -182,7 +183,7 @@ static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_
     return FD_OK;
 }
 
-/* Roundings to steps are repeated, and then nothing is left, but for sums of V in 16 bits. */
+/* Roundings to steps are repeated, and then nothing is left, but for sums of V in 16 bits, and where values fell to the other side. */
 static bool repeats_steps(const fd_numerics_class *class_) {
     return fd_class_leaves_nothing(class_) && fd_class_rounds_to_steps(class_);
 }
@@ -218,7 +219,7 @@ static fd_code find_choices(search *s, fd_error *err) {
 /* fd_jobs.needless */
 static bool is_needless(void *user, int32_t i) {
     const search *s = user;
-    if (repeats_steps(s->below.o->numerics) && !s->mixed[i]) return true;
+    if (repeats_steps(s->below.o->numerics) && !s->mixed[i] && !s->uses_room[i]) return true;
     return is_unrecorded(s, i) || (s->chosen[i] && !s->below.binary32); /* where little is left, none was turned */
 }
 
@@ -247,11 +248,12 @@ static int32_t threads_for(const fd_graph *graph) {
 fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
                              fd_causes *causes, fd_error *err) {
     const fd_graph *graph = options->graph;
-    search s = {0};
+    search s = {.uses_room = of->uses_room};
     out->named = false;
-    const bool in_sums_alone = repeats_steps(options->numerics);
-    if (!has_room(options->numerics) || of->found) return FD_OK;
-    if (in_sums_alone && !(options->numerics->u_mix > 0x1p-24)) return FD_OK;
+    const bool steps = repeats_steps(options->numerics), in_sums_alone = steps && options->numerics->u_mix > 0x1p-24;
+    bool any_room = in_sums_alone || !steps;
+    for (int32_t i = 0; i < graph->n_node; i++) any_room |= of->uses_room[i];
+    if (!has_room(options->numerics) || of->found || !any_room) return FD_OK;
     const fd_jobs nodes = {0, graph->n_node, threads_for(graph), &s, is_needless, look_at_node, take_node};
     fd_code code = fd_below_open(options, &s.below, err);
     s.below.binary32 &= !in_sums_alone;

@@ -60,15 +60,20 @@ static void update_evidence(fd_trial *t, const prediction *predictions, const fd
     for (int32_t i = 0; i < t->n; i++) {
         const prediction *p = &predictions[i];
         fd_contender *c = &t->contenders[i];
-        if (c->refuted || !p->known || !(c->fit.z <= 1.0) || !(p->fit.z <= 1.0)) continue;
-        supported = true;
-        if (!p->concerned || !op_beyond) continue;
+        if (c->refuted || !p->known || !(c->fit.z <= 1.0)) continue;
+        /* what computes an op otherwise rounds its inputs elsewhere: of the error little is left, if not nothing */
+        const bool takes_it_away = p->concerned && op_beyond && fd_fit_decides(&p->fit, unmodified);
+        supported |= takes_it_away || p->fit.z <= 1.0;
+        if (!p->concerned || !op_beyond || !(p->fit.z <= 1.0)) continue;
         c->evidence += p->evidence;
         t->op_refuted = true;
     }
     if (!supported || !(same_layer || op_beyond)) return;
-    for (int32_t i = 0; i < t->n; i++)
-        if (predictions[i].known && fd_fit_clearly_beyond(&predictions[i].fit)) t->contenders[i].refuted = true;
+    for (int32_t i = 0; i < t->n; i++) {
+        const prediction *p = &predictions[i];
+        const bool near = p->known && p->concerned && fd_fit_decides(&p->fit, unmodified);
+        if (p->known && fd_fit_clearly_beyond(&p->fit) && !near) t->contenders[i].refuted = true;
+    }
 }
 
 static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *predictions, fd_error *err) {
