@@ -195,29 +195,23 @@ static void gate_missing(const fd_op_args *args) {
 /* The projection after the norm, of rows that go through the gate there: its second input is z. */
 static void out_of_gated(const fd_op_args *args) {
     const fd_weight *w = args->weight[0];
-    const int64_t n = args->n_pos * w->n_col;
-    float *gated = malloc(sizeof *gated * (size_t)n), *row = NULL;
-    float *bias = args->weight[1] ? fd_fault_row(args->weight[1], 0) : NULL;
-    for (int64_t i = 0; i < n && gated; i++)
+    const int64_t n_in = w->n_col, n_out = w->n_row;
+    float *gated = malloc(sizeof *gated * (size_t)(args->n_pos * n_in)), *row = NULL;
+    for (int64_t i = 0; i < args->n_pos * n_in && gated; i++)
         gated[i] = ((const float *)args->in[0])[i] * fd_silu32(((const float *)args->in[1])[i]);
-    for (int64_t o = 0; o < w->n_row; o++, free(row)) {
+    for (int64_t o = 0; o < n_out; o++, free(row)) {
         row = fd_fault_row(w, o);
         for (int32_t r = 0; r < args->n_pos; r++)
-            ((float *)args->out)[r * w->n_row + o] =
-                row && gated ? fd_fault_dot(row, gated + r * w->n_col, w->n_col) + (bias ? bias[o] : 0.0f) : NAN;
+            ((float *)args->out)[r * n_out + o] = row && gated ? fd_fault_dot(row, gated + r * n_in, n_in) : NAN;
     }
     free(gated);
-    free(bias);
 }
 static void gate_after_norm(fd_fault_site *site) {
     fd_node *node = site->node;
-    const int32_t gate = fd_fault_sibling(site->graph, node, "ssm_gated"),
-                  norm = fd_fault_sibling(site->graph, node, "ssm_norm");
-    if (gate < 0 || norm < 0) return;
-    if (node->op == FD_OP_SILU_MUL) node->override = gate_missing;
-    if (node->op != FD_OP_MATMUL) return;
-    node->input[1] = site->graph->nodes[gate].input[0];
-    node->override = out_of_gated;
+    const int32_t gate = fd_fault_sibling(site->graph, node, "ssm_gated");
+    if (gate < 0 || fd_fault_sibling(site->graph, node, "ssm_norm") < 0 || node->weight[1] >= 0) return;
+    node->override = node->op == FD_OP_SILU_MUL ? gate_missing : out_of_gated;
+    if (node->op == FD_OP_MATMUL) node->input[1] = site->graph->nodes[gate].input[0];
 }
 
 /* lfm2's gate goes through nothing. */

@@ -123,21 +123,25 @@ static bool hides_cache(const fd_attribution_options *options, const fd_node_fin
 }
 
 /* An explanation that leaves next to nothing, but more than the inferred class does, leaves nothing in the class that it is. Beside a
- * name it has to leave far less than that does. */
+ * name it is asked for its numbers again there, which were fitted to the other class's roundings, and has to leave far less than the
+ * name does. */
 static fd_code explain_by_near_bug(fd_attribution_options *options, const fd_class_attempt *own,
                                    fd_class_attempt *attempts, int n, fd_class_evidence *evidence, fd_error *err) {
     const fd_hypothesis *h = &own->near.hypothesis;
     fd_class_attempt *best = NULL;
-    double least = own->named ? own->named_rms / FAR_LESS : INFINITY;
+    double least = INFINITY;
     for (int i = 0; i < n && h->guess != FD_GUESS_NONE; i++) {
         double left;
         if (attempts[i].first.node != own->first.node || attempts[i].first.step < own->first.step) continue;
-        FD_TRY(fd_class_attempt_nearness(options, &attempts[i], h, &left, err));
+        FD_TRY(fd_class_attempt_nearness(options, &attempts[i], h, !own->named, &left, err));
         if (left < least) least = left, best = &attempts[i];
     }
     if (!best) return FD_OK;
-    FD_TRY(fd_class_attempt_confirm(options, best, h, attempts[0].n, err));
-    if (best->named) take(options, best, evidence);
+    if (own->named)
+        FD_TRY(fd_class_attempt_explain(options, best, false, evidence->undecided, attempts[0].n, err));
+    else
+        FD_TRY(fd_class_attempt_confirm(options, best, h, attempts[0].n, err));
+    if (best->named && !(own->named && best->named_left > own->named_left / FAR_LESS)) take(options, best, evidence);
     return FD_OK;
 }
 

@@ -54,6 +54,13 @@ static void refute_fitted(fd_trial *t, const prediction *predictions, const fd_e
     }
 }
 
+/* What computes an op otherwise rounds its inputs elsewhere: int8 blocks of what goes through a gate afterwards leave a hundredth. */
+#define LITTLE 32.0
+
+static bool takes_most(const prediction *p, const fd_explain_fit *unmodified) {
+    return p->concerned && p->fit.z * LITTLE < unmodified->z;
+}
+
 static void update_evidence(fd_trial *t, const prediction *predictions, const fd_explain_fit *unmodified,
                             bool same_layer) {
     bool supported = false, op_beyond = fd_fit_clearly_beyond(unmodified);
@@ -61,9 +68,7 @@ static void update_evidence(fd_trial *t, const prediction *predictions, const fd
         const prediction *p = &predictions[i];
         fd_contender *c = &t->contenders[i];
         if (c->refuted || !p->known || !(c->fit.z <= 1.0)) continue;
-        /* what computes an op otherwise rounds its inputs elsewhere: of the error little is left, if not nothing */
-        const bool takes_it_away = p->concerned && op_beyond && fd_fit_decides(&p->fit, unmodified);
-        supported |= takes_it_away || p->fit.z <= 1.0;
+        supported |= (op_beyond && takes_most(p, unmodified)) || p->fit.z <= 1.0;
         if (!p->concerned || !op_beyond || !(p->fit.z <= 1.0)) continue;
         c->evidence += p->evidence;
         t->op_refuted = true;
@@ -71,8 +76,7 @@ static void update_evidence(fd_trial *t, const prediction *predictions, const fd
     if (!supported || !(same_layer || op_beyond)) return;
     for (int32_t i = 0; i < t->n; i++) {
         const prediction *p = &predictions[i];
-        const bool near = p->known && p->concerned && fd_fit_decides(&p->fit, unmodified);
-        if (p->known && fd_fit_clearly_beyond(&p->fit) && !near) t->contenders[i].refuted = true;
+        if (p->known && fd_fit_clearly_beyond(&p->fit) && !takes_most(p, unmodified)) t->contenders[i].refuted = true;
     }
 }
 
