@@ -70,7 +70,7 @@ static fd_code explain_in_order(fd_attribution_options *options, const fd_class_
             fd_class_attempt *a = &attempts[i];
             if (!worth_asking(a, own, i, pass == 0)) continue;
             FD_TRY(fd_class_attempt_explain(options, a, pass == 0, evidence->undecided, attempts[0].n, err));
-            if (a->named && (!best || a->all)) best = a;
+            if (a->named && (a->all || (!best && (!own->named || own->fitted)))) best = a;
         }
         if (best) take(options, best, evidence);
         if (best) return FD_OK;
@@ -260,14 +260,15 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool room_alone = evidence->undecided && inferred->u_mix > 0x1p-24; /* it may be a bug's all the same */
     const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING && !room_alone;
     const bool near = own.near.hypothesis.guess != FD_GUESS_NONE, doubtful = own.named && near;
-    if (is_one && ((own.named && !own.fitted && !doubtful) || (nothing && !reads_table(options)))) return FD_OK;
+    const bool says_all = own.named && own.all && !own.fitted;
+    if (is_one && ((says_all && !doubtful) || (nothing && !reads_table(options)))) return FD_OK;
     for (int32_t i = 0; fd_numerics_class_at(i) && n < FD_MOST_CLASSES; i++)
         if (may_be_it(fd_numerics_class_at(i), options->graph, inferred))
             tight.at[n++].class_ = fd_numerics_class_at(i);
     fd_code code = keep_likely(options, &tight, &n, err);
     if (code == FD_OK) code = judge_all(&tight, n, err);
     if (code == FD_OK && doubtful) code = explain_by_near_bug(options, &own, tight.at, n, evidence, err);
-    if (code == FD_OK && (!own.named || own.fitted) && options->numerics == inferred)
+    if (code == FD_OK && !says_all && options->numerics == inferred)
         code = explain_in_order(options, &own, tight.at, n, !is_one, evidence, err);
     const bool of_cache = is_one && reads_cache(options, &own.first);
     if (code == FD_OK && of_cache && (own.named ? own.fitted : near) && options->numerics == inferred)

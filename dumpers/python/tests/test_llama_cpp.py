@@ -9,9 +9,7 @@ from conftest import KJV_LLAMA, KJV_QWEN2, SHARED, STORIES, TOKENS, weight_hashe
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: its adapter is not tried")
 
-from firstdiff.ggml import Node  # noqa: E402
 from firstdiff.llama_cpp import Recorder, Settings, main, record  # noqa: E402
-from firstdiff.llama_cpp_recorder import positions_first  # noqa: E402
 from firstdiff.trace import Reader, TraceError, Writer  # noqa: E402
 
 llama_cpp._logger.set_verbose(False)
@@ -300,12 +298,3 @@ def test_command_line(tmp_path, capsys):
     assert main([str(KJV_LLAMA), "--tokens", "x", "-o", str(tmp_path / "c.h5")]) == 2
     assert main(["none.gguf", "--tokens", "1", "-o", str(tmp_path / "c.h5")]) == 2
     assert "no such file" in capsys.readouterr().err
-
-
-def test_as_many_tokens_as_groups_of_heads():
-    """Of six rows of six heads the name says which are which."""
-    values = np.arange(1 * 6 * 6 * 2, dtype=np.float32).reshape(1, 6, 6, 2)
-    norm = Node("ssm_norm-0", "MUL", "f32", values.shape, 0, True)
-    scores = Node("kq-0", "MUL_MAT", "f32", values.shape, 0, True)
-    assert (positions_first(norm, values, range(6)) == values[0]).all()
-    assert (positions_first(scores, values, range(6)) == np.moveaxis(values[0], 1, 0)).all()
