@@ -155,6 +155,16 @@ FD_EDIT(alibi_one_slope_further, node->max_bias *= 2)
 
 FD_EDIT(from_the_front, node->first = 0)
 
+/* A matrix a head (deepseek2's k_b and v_b). */
+static void next_heads_matrix(fd_fault_site *site) {
+    const fd_weight w = *fd_fault_weight(site->graph, site->node, 0);
+    const size_t size = (size_t)w.bytes / (size_t)site->node->shape[0];
+    uint8_t *data = fd_fault_new_weight(site, w.dtype, w.bytes);
+    if (!data) return;
+    memcpy(data, (const uint8_t *)w.data + size, (size_t)w.bytes - size);
+    memcpy(data + w.bytes - size, w.data, size);
+}
+
 #define ATTENTION(name, located, op_, summary) .info = {name, "attention", summary, located, false}, .op = op_
 
 static const fd_fault rows[] = {
@@ -236,6 +246,9 @@ static const fd_fault rows[] = {
     {ATTENTION("temperature_missing", "attn_q_temperature", FD_OP_ATTN_TEMPERATURE,
                "Q is not multiplied by the attention temperature of its position"),
      .override = fd_fault_copy},
+    {ATTENTION("mla_next_heads_matrix", "attn_q_absorbed", FD_OP_HEAD_MATMUL,
+               "each head is multiplied by the next one's matrix, the last one by the first's"),
+     .applies = several_heads, .edit = next_heads_matrix},
     {ATTENTION("mla_rope_at_front", "attn_q_pe", FD_OP_SLICE,
                "the elements of Q that are rotated are a head's first, not its last"),
      .nodes = "attn_q_pe", .edit = from_the_front},

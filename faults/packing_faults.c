@@ -112,6 +112,10 @@ PLANE(iq4_nl, qs, taken_for_halves)
 PLANE(mxfp4, qs, taken_for_halves)
 PLANE(iq4_xs, scales_h, cleared)
 
+static void q8_0_halves_exchanged(uint8_t *block) {
+    halves_exchanged(block + offsetof(fd_block_q8_0, qs), 32);
+}
+
 static void q6_K_scales_second_half_is_first(uint8_t *block) {
     second_half_is_first(block + offsetof(fd_block_q6_K, scales), 16);
 }
@@ -158,11 +162,14 @@ BY_BYTES(
     [FD_IQ4_NL] = iq4_nl_qs_interleaved, [FD_MXFP4] = mxfp4_qs_interleaved, [FD_IQ4_XS] = iq4_xs_interleaved)
 BY_BYTES(nibbles_as_halves, [FD_Q4_0] = q4_0_qs_taken_for_halves, [FD_IQ4_NL] = iq4_nl_qs_taken_for_halves,
          [FD_MXFP4] = mxfp4_qs_taken_for_halves)
+BY_BYTES(quants_exchanged, [FD_Q8_0] = q8_0_halves_exchanged)
 BY_BYTES(scale_nibbles, [FD_IQ3_S] = iq3_s_scales_nibbles_exchanged)
 BY_BYTES(scales_first_half, [FD_Q6_K] = q6_K_scales_second_half_is_first)
 BY_BYTES(scales_low_bits, [FD_Q3_K] = q3_K_scales_low_bits, [FD_IQ4_XS] = iq4_xs_scales_h_cleared)
 
 static const fd_fault rows[] = {
+    {FD_DECODER("halves_exchanged", "the two halves of a block's quants change places (Q8_0)"),
+     .edit = quants_exchanged},
     {FD_DECODER("scales_first_half", "the groups of a block's second half have the scales of the first half's (Q6_K)"),
      .edit = scales_first_half},
     {FD_DECODER("scales_low_bits", "the upper two bits of 6-bit scales are taken for 0 (Q3_K, IQ4_XS)"),

@@ -1,4 +1,5 @@
-/* RoPE turns the wrong pairs: halves for neighbours, the checkpoint's order for the file's, angles laid out for the other kind of pairs. */
+/* RoPE turns the wrong pairs: halves for neighbours, the checkpoint's order for the file's, angles laid out for the other kind of pairs; or by
+ * the wrong factor of each. */
 #include "faults/internal.h"
 
 #include <math.h>
@@ -71,6 +72,15 @@ FD_OVERRIDE(neighbours_by_halves_unpermuted, other_layout(args, true, true))
 FD_OVERRIDE(halves_by_neighbours_unpermuted, other_layout(args, false, true))
 FD_APPLIES(several_pairs, node->rope.n_rot % 4 == 0)
 
+FD_APPLIES(has_factors, node->weight[0] >= 0)
+static void factors_times(fd_fault_site *site) {
+    const fd_weight *of = fd_fault_weight(site->graph, site->node, 0);
+    const int64_t n = of->n_row * of->n_col;
+    float *is = fd_fault_row(of, 0), *to = is ? fd_fault_new_weight(site, FD_F32, sizeof *to * (uint64_t)n) : NULL;
+    for (int64_t i = 0; i < n && to; i++) to[i] = 1.0f / is[i];
+    free(is);
+}
+
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
@@ -91,5 +101,8 @@ static const fd_fault rows[] = {
     {ROPE("rope_unpermuted_halves", "attn_q_rope",
           "in the checkpoint's order RoPE turns halves by angles that are laid out for neighbours"),
      .applies = is_interleaved, .override = halves_by_neighbours_unpermuted},
+    {ROPE("rope_factors_times", "attn_q_rope",
+          "RoPE multiplies its frequencies by the file's factors, it should divide"),
+     .applies = has_factors, .edit = factors_times},
 };
 const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);

@@ -89,17 +89,18 @@ typedef struct weight_rule {
     bool alike;         /* each has the same */
     bool over_largest;  /* divided by the first one's, not by their sum */
     bool squared;
+    bool by_place; /* the probabilities of experts 0, 1, … */
 } weight_rule;
 
 /* What is divided by the sum, or stands for itself: of a softmax over the chosen ones e^(x - max). */
-static float weight_before_sum(const fd_op_args *args, const float *x, int32_t p, int32_t r) {
+static float weight_before_sum(const fd_op_args *args, const float *x, int32_t p, int32_t r, bool by_place) {
     const int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
     const float *id = (const float *)args->in[1] + (int64_t)p * k;
-    const int64_t expert = fd_expert_of((double)id[r], n);
+    const int64_t expert = by_place ? r : fd_expert_of((double)id[r], n);
     float max = -INFINITY;
     if (expert < 0 || args->node->gating != FD_GATING_SOFTMAX) return expert < 0 ? NAN : x[expert];
     for (int32_t i = 0; i < k; i++) {
-        const int64_t other = fd_expert_of((double)id[i], n);
+        const int64_t other = by_place ? i : fd_expert_of((double)id[i], n);
         if (other >= 0) max = fmaxf(max, x[other]);
     }
     return fd_exp32(x[expert] - max);
@@ -112,7 +113,7 @@ static void weights_by(const fd_op_args *args, weight_rule how) {
         const float *x = (const float *)args->in[0] + (int64_t)p * n;
         float *w = (float *)args->out + (int64_t)p * k;
         for (int32_t r = 0; r < k; r++) {
-            const float own = weight_before_sum(args, x, p, r);
+            const float own = weight_before_sum(args, x, p, r, how.by_place);
             w[r] = r >= used ? 0 : how.alike && !isnan(own) ? 1.0f / (float)k : own;
         }
         const float by = how.over_largest ? w[0] : fd_sum(w, used);
@@ -124,6 +125,7 @@ FD_OVERRIDE(last_left_out, weights_by(args, (weight_rule){.last_left_out = true}
 FD_OVERRIDE(alike, weights_by(args, (weight_rule){.alike = true}))
 FD_OVERRIDE(over_largest, weights_by(args, (weight_rule){.over_largest = true}))
 FD_OVERRIDE(squared, weights_by(args, (weight_rule){.squared = true}))
+FD_OVERRIDE(by_place, weights_by(args, (weight_rule){.by_place = true}))
 FD_APPLIES(several_of_no_softmax, node->shape[0] > 1 && !softmaxes(graph, node))
 FD_APPLIES(several_normalised, node->shape[0] > 1 && normalises(graph, node))
 FD_APPLIES(several_weights, node->shape[0] > 1)
@@ -199,5 +201,8 @@ static const fd_fault rows[] = {
     {MOE("moe_over_largest", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "the chosen experts' probabilities are divided by the first one's, not by their sum"),
      .applies = several_normalised, .override = over_largest},
+    {MOE("moe_weights_by_place", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
+         "the chosen experts have the probabilities of experts 0, 1, …: they are not taken by the experts' numbers"),
+     .override = by_place},
 };
 const fd_fault_family fd_router_faults = FD_FAULT_FAMILY(rows);

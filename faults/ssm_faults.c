@@ -192,6 +192,28 @@ static void gate_missing(const fd_op_args *args) {
         ((float *)args->out)[i] = ((const float *)args->in[1])[i];
 }
 
+/* The projection after the norm, of rows that go through the gate there: its second input is z. */
+static void out_of_gated(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    const int64_t n_in = w->n_col, n_out = w->n_row;
+    float *gated = malloc(sizeof *gated * (size_t)(args->n_pos * n_in)), *row = NULL;
+    for (int64_t i = 0; i < args->n_pos * n_in && gated; i++)
+        gated[i] = ((const float *)args->in[0])[i] * fd_silu32(((const float *)args->in[1])[i]);
+    for (int64_t o = 0; o < n_out; o++, free(row)) {
+        row = fd_fault_row(w, o);
+        for (int32_t r = 0; r < args->n_pos; r++)
+            ((float *)args->out)[r * n_out + o] = row && gated ? fd_fault_dot(row, gated + r * n_in, n_in) : NAN;
+    }
+    free(gated);
+}
+static void gate_after_norm(fd_fault_site *site) {
+    fd_node *node = site->node;
+    const int32_t gate = fd_fault_sibling(site->graph, node, "ssm_gated");
+    if (gate < 0 || fd_fault_sibling(site->graph, node, "ssm_norm") < 0 || node->weight[1] >= 0) return;
+    node->override = node->op == FD_OP_SILU_MUL ? gate_missing : out_of_gated;
+    if (node->op == FD_OP_MATMUL) node->input[1] = site->graph->nodes[gate].input[0];
+}
+
 /* lfm2's gate goes through nothing. */
 static void gate_squashed(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
@@ -266,5 +288,10 @@ static const fd_fault rows[] = {
     {ROUNDED("ssm_state_bf16", "the scan's state is kept in bfloat16", 0x1p-8), .override = scan_bf16},
     {SSM("ssm_gate_missing", "ssm_gated", FD_OP_SILU_MUL, "what the scan gives is not multiplied by its gate"),
      .override = gate_missing},
+    {.info = {"ssm_gate_after_norm", "attention",
+              "what the scan gives goes through its gate after the norm, not before it", "ssm_gated", false},
+     .op = FD_OP_COUNT,
+     .nodes = "ssm_gated ssm_out",
+     .edit = gate_after_norm},
 };
 const fd_fault_family fd_ssm_faults = FD_FAULT_FAMILY(rows);

@@ -236,7 +236,8 @@ fd_code fd_graph_validate(const fd_graph *graph, fd_error *err) {
             return fd_fail(err, FD_ERR_INPUT, "node %s: op %d is not in ops.def", c.node->name, (int)c.node->op);
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             bool wanted = k < rules[c.node->op].n_input;
-            if (wanted != (c.node->input[k] >= 0)) return fd_checker_broken(&c, "wrong number of inputs");
+            const bool has = c.node->input[k] >= 0; /* what computes a node instead of its op may read more */
+            if (wanted != has && !(has && c.node->override)) return fd_checker_broken(&c, "wrong number of inputs");
             if (c.node->input[k] >= i) return fd_checker_broken(&c, "takes a node that comes later");
         }
         if (c.node->shape[0] < 1) return fd_checker_broken(&c, "empty shape");

@@ -20,9 +20,9 @@ typedef struct attributing {
     int32_t *in_ref;  /* [n_node] */
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
     int32_t n_step, pos0, n_range;
-    double *growth;       /* [n_node, 2]: Σ(c − r)², Σ r² */
-    double *steps, *sums; /* [n_node] fd_steps_leave */
-    bool leaves_nothing;  /* the class does: */
+    double *growth;      /* [n_node, 2]: Σ(c − r)², Σ r² */
+    double *steps;       /* [2, n_node] fd_steps_leave: of steps, of sums */
+    bool leaves_nothing; /* the class does: */
     fd_residuals residuals;
     fd_node_finding *vague;      /* [n_node] the first row that is inconclusive, n_odd of them */
     int32_t *n_row, *n_choice;   /* [n_node] rows; of the inconclusive, those of perhaps another choice of experts */
@@ -73,7 +73,7 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
                                   .tau = rows->tau + at,
                                   .reference = has_ref ? a->reference : NULL,
                                   .steps = a->steps[node->id],
-                                  .sums = a->sums[node->id] * sqrt(a->pos0 + r + 1)};
+                                  .sums = a->steps[a->o->graph->n_node + node->id] * sqrt(a->pos0 + r + 1)};
         if (a->o->rows_alone) {
             a->o->on_row(a->o->user, &row);
             continue;
@@ -186,6 +186,7 @@ static fd_code add_residuals(attributing *a, fd_error *err) {
     fd_node_finding *found = malloc(sizeof *found * (size_t)n_node);
     if (!found) return fd_fail(err, FD_ERR_MEMORY, "judging %d nodes: out of memory", n_node);
     fd_code code = fd_residuals_judge(&a->residuals, found, a->out->suspect, err);
+    for (int32_t i = 0; i < n_node; i++) a->out->uses_room[i] = a->residuals.n_room[i] > 0;
     for (int32_t i = 0; i < n_node && code == FD_OK; i++)
         if (found[i].finding != FD_FOUND_NOTHING && a->out->introduced[i].finding == FD_FOUND_NOTHING)
             record_finding(a, &found[i]);
@@ -221,8 +222,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     a->step_of = malloc(sizeof *a->step_of * (size_t)o->n_pos);
     a->in_ref = malloc(sizeof *a->in_ref * n);
     a->growth = calloc(2 * n, sizeof *a->growth);
-    a->steps = calloc(n, sizeof *a->steps);
-    a->sums = calloc(n, sizeof *a->sums);
+    a->steps = calloc(2 * n, sizeof *a->steps);
     a->vague = calloc(n, sizeof *a->vague);
     a->n_row = calloc(n, sizeof *a->n_row);
     a->n_choice = calloc(n, sizeof *a->n_choice);
@@ -230,8 +230,9 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
-    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->sums || !a->vague || !a->n_row || !a->n_choice ||
-        !out->z || !out->finding || !out->introduced || !out->suspect)
+    out->uses_room = calloc(n, sizeof *out->uses_room);
+    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->n_row || !a->n_choice || !out->z ||
+        !out->finding || !out->introduced || !out->suspect || !out->uses_room)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);
@@ -240,7 +241,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     for (size_t i = 0; i < n; i++) {
         out->z[i] = -1;
         if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
-            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, o->kv_type, (int32_t)i, &a->sums[i]);
+            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, o->kv_type, (int32_t)i, &a->steps[n + i]);
         const int32_t at = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
         const bool same_shape =
             at >= 0 && fd_trace_elements(fd_trace_node_at(o->ref, at), 4) == fd_node_elements(&o->graph->nodes[i], 5);
@@ -290,7 +291,6 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
     free(a.worst);
     free(a.growth);
     free(a.steps);
-    free(a.sums);
     free(a.vague);
     free(a.n_row);
     free(a.n_choice);

@@ -56,6 +56,7 @@ typedef struct fd_attribution {
     uint8_t *finding;             /* [n_node] worst of each node; owned */
     fd_node_finding *introduced;  /* [n_node] the first of each node that introduced something; owned */
     fd_node_finding *suspect;     /* [n_node] as fd_residuals_judge has it, or fd_suspect_large_errors; owned */
+    bool *uses_room;              /* [n_node] most of its rows have more left than binary32 leaves, whatever steps may; owned */
     int64_t n_inconclusive;       /* rows of spans whose τ exceeds half of the tensor: not judged */
     fd_node_finding inconclusive; /* the first of them */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */

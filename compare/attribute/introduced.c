@@ -52,6 +52,7 @@ void fd_attribution_free(fd_attribution *attribution) {
     free(attribution->finding);
     free(attribution->introduced);
     free(attribution->suspect);
+    free(attribution->uses_room);
     attribution->suspect = NULL;
     attribution->z = NULL;
     attribution->finding = NULL;

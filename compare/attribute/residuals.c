@@ -77,7 +77,9 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     out->cached = calloc((size_t)graph->n_node, sizeof *out->cached);
     out->routed = calloc((size_t)graph->n_node, sizeof *out->routed);
     out->unsure = calloc((size_t)graph->n_node, sizeof *out->unsure);
-    if (!out->left || !out->far || !out->begins || !out->odd || !out->cached || !out->routed || !out->unsure)
+    out->n_room = calloc((size_t)graph->n_node, sizeof *out->n_room);
+    if (!out->left || !out->far || !out->begins || !out->odd || !out->cached || !out->routed || !out->unsure ||
+        !out->n_room)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
@@ -97,6 +99,7 @@ void fd_residuals_free(fd_residuals *r) {
     free(r->cached);
     free(r->routed);
     free(r->unsure);
+    free(r->n_room);
     *r = (fd_residuals){0};
 }
 
@@ -113,9 +116,12 @@ double fd_row_left(const fd_attribution_row *row) {
     return left > 0 ? sqrt(left / size) : 0;
 }
 
+static double binary32_leaves(const fd_attribution_row *row) {
+    return FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos;
+}
+
 double fd_row_oddness(const fd_attribution_row *row) {
-    double binary32 = FD_RESIDUAL_ODD + FD_RESIDUAL_TURN * row->pos;
-    return fd_row_left(row) / fmax(fmax(binary32, row->steps), row->sums);
+    return fd_row_left(row) / fmax(fmax(binary32_leaves(row), row->steps), row->sums);
 }
 
 /* Int8 blocks, all of them rounded another way, leave 2 % of a layer. */
@@ -134,6 +140,7 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     if (r->unsure[id]) return false;
     double oddness = fd_row_oddness(row);
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
+    r->n_room[id] += fd_row_left(row) > binary32_leaves(row) ? 1 : -1;
     bool far = !(oddness <= 1) && !(fd_row_left(row) <= BEYOND_STEPS);
     r->far[(int64_t)id * r->n_pos + row->pos] = far;
     if (oddness >= FD_RESIDUAL_LEAST) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_NOTED], row, finding);

@@ -40,6 +40,7 @@ typedef struct fd_residuals {
     bool *cached; /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
     bool *routed; /* [n_node] behind an unrecorded choice of experts: another one leaves any amount; owned */
     bool *unsure; /* [n_node] computed through a product that the class may round or not; owned */
+    int32_t *n_room; /* [n_node] rows with more left than binary32 leaves, less those with no more; owned */
     float much;   /* in fd_row_oddness: more than one value that fell to the other side leaves of a layer */
 } fd_residuals;
 

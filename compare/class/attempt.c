@@ -13,6 +13,7 @@ enum { MOST_ASKED = 12 };
 /* Multiplications, through a span: a second or two of one core. */
 #define MOST_SPENT_ON_TABLE   0x1p31
 #define MOST_SPENT_ON_GUESSES 0x1p32
+#define NEXT_TO_NOTHING       0x1p14
 
 /* What departs: by the bounds, or by what is left where the bounds have room. */
 static const fd_node_finding *departing(const fd_attribution *of, int32_t node) {
@@ -21,8 +22,9 @@ static const fd_node_finding *departing(const fd_attribution *of, int32_t node) 
 
 /* The other findings: does the bug explain half of them? And all but as many as another class leaves without a bug: else that one
  * says more. */
-static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of, const fd_hypothesis *h, int32_t fewest,
-                             bool *yes, fd_error *err) {
+static fd_code explains_most(fd_diagnose_options *ask, fd_class_attempt *a, const fd_hypothesis *h, int32_t fewest,
+                             fd_error *err) {
+    const fd_attribution *of = &a->of;
     int32_t n_node = ask->graph->n_node, n = 0, n_explained = 0, n_asked = 0;
     for (int32_t i = 0; i < n_node; i++) n += departing(of, i)->finding != FD_FOUND_NOTHING;
     int32_t stride = n / MOST_ASKED + 1, seen = 0;
@@ -34,7 +36,8 @@ static fd_code explains_most(fd_diagnose_options *ask, const fd_attribution *of,
         n_asked++;
         n_explained += fits;
     }
-    *yes = 2 * n_explained >= n_asked && (n_asked - n_explained) * stride <= fewest;
+    a->named = 2 * n_explained >= n_asked && (n_asked - n_explained) * stride <= fewest;
+    a->all = n_explained == n_asked;
     return FD_OK;
 }
 
@@ -85,6 +88,12 @@ static fd_code look_later(const fd_diagnose_options *ask, const fd_class_attempt
     return fd_doubt_few_rows(ask, z, a->map.n_pos, e, err);
 }
 
+/* A guess with a number. In the engine's own class it leaves a hundred-thousandth of the error. */
+static bool leaves_much(const fd_explanation *e) {
+    const fd_explain_fit *fit = &e->remaining[0];
+    return fit->hypothesis.guess != FD_GUESS_NONE && fit->rms * NEXT_TO_NOTHING > e->unmodified.rms;
+}
+
 fd_code fd_class_attempt_explain(const fd_attribution_options *options, fd_class_attempt *a, bool table_alone,
                                  bool undecided, int32_t fewest, fd_error *err) {
     fd_diagnose_options ask = fd_diagnose_question(options, &a->of);
@@ -100,17 +109,18 @@ fd_code fd_class_attempt_explain(const fd_attribution_options *options, fd_class
                     fd_explains_by_attention_factors(options->graph, &e);
     bool says_something =
         options->numerics == a->class_ || !(rounding || (e.named && fd_explains_by_fit(options->graph, &e)));
-    const fd_explain_fit *best = e.n_remaining > 0 ? &e.remaining[0] : &e.runner_up;
-    if (!e.named && best->name[0] && fd_fit_decides(best, &e.unmodified)) a->near = *best;
+    const fd_explain_fit *near = e.n_remaining > 0 && !e.named ? &e.remaining[0] : &e.runner_up;
+    if ((!e.named || leaves_much(&e)) && near->name[0] && fd_fit_decides(near, &e.unmodified)) a->near = *near;
     if (!e.named || !says_something) return FD_OK;
     a->fitted = fd_explains_by_fit(options->graph, &e);
+    a->named_left = e.remaining[0].rms / e.unmodified.rms;
     ask.rows_alone = e.rows_alone;
-    FD_TRY(explains_most(&ask, &a->of, &e.remaining[0].hypothesis, fewest, &a->named, err));
-    return FD_OK;
+    return explains_most(&ask, a, &e.remaining[0].hypothesis, fewest, err);
 }
 
 typedef struct near_question {
     fd_hypothesis h;
+    bool fits;
     double left;
 } near_question;
 
@@ -128,7 +138,7 @@ static fd_code look_how_near(void *user, const fd_diagnose_options *options, con
     if (code == FD_OK && v.state == FD_VARIANT_COMPUTED) {
         if (v.overridden) fd_variant_widen(r, r->args.node, &v, &t.all.plain);
         const fd_explain_fit fit = fd_trial_fit(&t, &q->h, &v);
-        if (fd_trial_is_fit(&t, &fit)) q->left = fit.rms;
+        if (!q->fits || fd_trial_is_fit(&t, &fit)) q->left = fit.rms / unused.unmodified.rms;
     }
     fd_variant_free(&v);
     fd_trial_close(&t);
@@ -136,9 +146,9 @@ static fd_code look_how_near(void *user, const fd_diagnose_options *options, con
 }
 
 fd_code fd_class_attempt_nearness(const fd_attribution_options *options, const fd_class_attempt *a,
-                                  const fd_hypothesis *h, double *left, fd_error *err) {
+                                  const fd_hypothesis *h, bool fits, double *left, fd_error *err) {
     fd_diagnose_options ask = fd_diagnose_question(options, &a->of);
-    near_question q = {.h = *h, .left = INFINITY};
+    near_question q = {.h = *h, .fits = fits, .left = INFINITY};
     ask.finding = &a->first;
     ask.numerics = a->class_;
     if (a->first.finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_look(&ask, look_how_near, &q, err));
@@ -149,5 +159,5 @@ fd_code fd_class_attempt_nearness(const fd_attribution_options *options, const f
 fd_code fd_class_attempt_confirm(const fd_attribution_options *options, fd_class_attempt *a, const fd_hypothesis *h,
                                  int32_t fewest, fd_error *err) {
     fd_diagnose_options ask = fd_diagnose_question(options, &a->of);
-    return explains_most(&ask, &a->of, h, fewest, &a->named, err);
+    return explains_most(&ask, a, h, fewest, err);
 }

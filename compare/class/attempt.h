@@ -17,9 +17,12 @@ typedef struct fd_class_attempt {
     int32_t n;             /* nodes that depart */
     double left;           /* mean logarithm of their largest errors */
     bool named;            /* one bug explains them */
+    bool all;              /* not only most of them */
     bool fitted;           /* by numbers or rows that were fitted: in another class a bug may say more */
-    fd_explain_fit
-        near; /* not named: what leaves next to nothing beside the op as it should be; of FD_GUESS_NONE: nothing does */
+    /* Not named: what leaves next to nothing beside the op as it should be; named by a guess that leaves more than that: what comes
+     * next, which may leave less in another class. Of FD_GUESS_NONE: nothing does. */
+    fd_explain_fit near;
+    double named_left; /* named: what the name leaves of the finding */
 } fd_class_attempt;
 
 /* Judges the first positions of the trace, of three layers alone where options->sample; freed with fd_class_attempt_free. */
@@ -35,10 +38,10 @@ void fd_class_attempt_measure(fd_class_attempt *attempt, const fd_graph *graph);
 fd_code fd_class_attempt_explain(const fd_attribution_options *options, fd_class_attempt *attempt, bool table_alone,
                                  bool undecided, int32_t fewest, fd_error *err);
 
-/* One bug alone: what it leaves of the first finding, as fd_explain_fit.rms, where it explains that; else +Inf. And does it explain the
- * others? attempt->named says so. */
+/* One bug alone: what it leaves of the first finding; with `fits` where it explains that, else +Inf. And does it
+ * explain the others? attempt->named says so. */
 fd_code fd_class_attempt_nearness(const fd_attribution_options *options, const fd_class_attempt *attempt,
-                                  const fd_hypothesis *h, double *left, fd_error *err);
+                                  const fd_hypothesis *h, bool fits, double *left, fd_error *err);
 fd_code fd_class_attempt_confirm(const fd_attribution_options *options, fd_class_attempt *attempt,
                                  const fd_hypothesis *h, int32_t fewest, fd_error *err);
 

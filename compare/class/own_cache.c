@@ -118,7 +118,8 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
     for (int32_t i = 0; i < ask->graph->n_node && own.is; i++) {
         fd_diagnose_options there = *ask;
         there.finding = &of->introduced[i];
-        there.whole_run = fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
+        there.whole_run =
+            fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
                  fd_departs_in_most_layers(ask->graph, of, i);

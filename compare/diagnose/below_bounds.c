@@ -21,15 +21,19 @@ enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 /* Multiplications: about five seconds of one core. */
 #define MOST_SPENT 0x1p32
 
-/* In binary32: how much of what is left the bug has to take away. */
-#define LEAST_GAIN 0.75
+/* In binary32: how much of what is left the bug has to take away. Where values fall to the other side of a step, and the class may
+ * not be the engine's: GELU's quick form left a quarter, with a slope of 0.90, where K and V were in binary16 and the class has binary32. */
+#define LEAST_GAIN          0.75
+#define LEAST_GAIN_IN_STEPS 0.6
 
 typedef struct search {
     fd_below_search below;
-    bool *chosen; /* [n_node] follows an unrecorded choice; owned */
-    bool *mixed;  /* [n_node] is a weighted sum of V, or follows an unrecorded one; owned */
+    const bool *uses_room; /* [n_node] as fd_attribution has it */
+    bool *chosen;          /* [n_node] follows an unrecorded choice; owned */
+    bool *mixed;           /* [n_node] is a weighted sum of V, or follows an unrecorded one; owned */
     double spent;
-    double aside;        /* how far from 1 a slope may be */
+    double aside; /* how far from 1 a slope may be */
+    double least_gain;
     int32_t n_looked_at; /* nodes before this one */
 } search;
 
@@ -41,7 +45,7 @@ static const fd_projection *of_node(const search *s, int32_t node, int32_t bug) 
 /* `shown`: standard errors from 0. */
 static fd_slope slope_of(const search *s, const fd_projection *p, double shown) {
     fd_slope slope = fd_projection_slope_beyond(p, shown, s->aside);
-    if (s->below.binary32) slope.shown &= fd_projection_gain(p) >= LEAST_GAIN;
+    if (s->least_gain > 0) slope.shown &= fd_projection_gain(p) >= s->least_gain;
     return slope;
 }
 
@@ -182,7 +186,7 @@ static fd_code describe(const search *s, const shown *x, fd_attribution *of, fd_
     return FD_OK;
 }
 
-/* Roundings to steps are repeated, and then nothing is left, but for sums of V in 16 bits. */
+/* Roundings to steps are repeated, and then nothing is left, but for sums of V in 16 bits, and where values fell to the other side. */
 static bool repeats_steps(const fd_numerics_class *class_) {
     return fd_class_leaves_nothing(class_) && fd_class_rounds_to_steps(class_);
 }
@@ -218,7 +222,7 @@ static fd_code find_choices(search *s, fd_error *err) {
 /* fd_jobs.needless */
 static bool is_needless(void *user, int32_t i) {
     const search *s = user;
-    if (repeats_steps(s->below.o->numerics) && !s->mixed[i]) return true;
+    if (repeats_steps(s->below.o->numerics) && !s->mixed[i] && !s->uses_room[i]) return true;
     return is_unrecorded(s, i) || (s->chosen[i] && !s->below.binary32); /* where little is left, none was turned */
 }
 
@@ -247,15 +251,17 @@ static int32_t threads_for(const fd_graph *graph) {
 fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
                              fd_causes *causes, fd_error *err) {
     const fd_graph *graph = options->graph;
-    search s = {0};
+    search s = {.uses_room = of->uses_room};
     out->named = false;
-    const bool in_sums_alone = repeats_steps(options->numerics);
-    if (!has_room(options->numerics) || of->found) return FD_OK;
-    if (in_sums_alone && !(options->numerics->u_mix > 0x1p-24)) return FD_OK;
+    const bool steps = repeats_steps(options->numerics), in_sums_alone = steps && options->numerics->u_mix > 0x1p-24;
+    bool any_room = in_sums_alone || !steps;
+    for (int32_t i = 0; i < graph->n_node; i++) any_room |= of->uses_room[i];
+    if (!has_room(options->numerics) || of->found || !any_room) return FD_OK;
     const fd_jobs nodes = {0, graph->n_node, threads_for(graph), &s, is_needless, look_at_node, take_node};
     fd_code code = fd_below_open(options, &s.below, err);
-    s.below.binary32 &= !in_sums_alone;
-    s.aside = in_sums_alone ? FD_SLOPE_ASIDE_IN_SUMS : FD_SLOPE_ASIDE;
+    s.below.binary32 &= !steps;
+    s.aside = steps ? FD_SLOPE_ASIDE_IN_SUMS : FD_SLOPE_ASIDE;
+    s.least_gain = s.below.binary32 ? LEAST_GAIN : steps && !in_sums_alone ? LEAST_GAIN_IN_STEPS : 0;
     if (code == FD_OK) code = find_choices(&s, err);
     if (code == FD_OK) code = fd_run_in_order(&nodes, err);
     for (int32_t i = s.n_looked_at; i < graph->n_node && code == FD_OK; i++) {
@@ -278,7 +284,7 @@ static bool leaves_little(const fd_node_finding *f, const fd_slope *slope) {
 
 fd_code fd_explain_by_slope(const fd_diagnose_options *options, fd_explanation *out, fd_error *err) {
     const fd_node_finding *f = options->finding;
-    search s = {.aside = FD_SLOPE_ASIDE};
+    search s = {.aside = FD_SLOPE_ASIDE, .least_gain = LEAST_GAIN};
     shown best = {.bug = -1};
     const bool binary32 = fd_class_leaves_nothing(options->numerics) && !repeats_steps(options->numerics);
     if (!binary32 || !has_room(options->numerics) || f->span_first == f->node) return FD_OK;

@@ -11,7 +11,8 @@
 #include "compare/diagnose/diagnose.h"
 
 /* Under noise: the bug whose slope is shown, in all nodes of a kind or in one; out->named false: there is none. The nodes
- * where it shows become findings of `of`. Asks nothing of exact classes, and of those that repeat roundings to steps.
+ * where it shows become findings of `of`. Asks nothing of exact classes, and of those that
+ * repeat roundings to steps only where most rows have more left than binary32 leaves, or sums of V are in 16 bits.
  * options->finding is not read. */
 fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution *of, fd_explanation *out,
                              fd_causes *causes, fd_error *err);

@@ -135,9 +135,10 @@ void fd_bench_round_cache(const fd_explain_request *r, const fd_op_args *args, f
         fd_dot_round(FD_DOT_F16, rows, args->n_pos, fd_node_row_stride(args->node, args->n_kv));
 }
 
-/* The bias of a product or a norm in binary32, malloc'ed; NULL: it has none as wide as its rows, or nothing asks for it. */
+/* The bias of a product, a convolution or a norm in binary32, malloc'ed; NULL: it has none as wide as its rows, or nothing asks for it. */
 static float *bias_of(const fd_evaluation *ev, const fd_op_args *args) {
-    const bool adds_bias = args->node->op == FD_OP_MATMUL || args->node->op == FD_OP_LAYER_NORM;
+    const fd_op op = args->node->op;
+    const bool adds_bias = op == FD_OP_MATMUL || op == FD_OP_CONV || op == FD_OP_LAYER_NORM;
     const fd_weight *bias = adds_bias ? args->weight[1] : NULL;
     if (bias && bias->n_row * bias->n_col != fd_node_width(args->node)) bias = NULL;
     float *rows = bias && ev->h.before_bias ? malloc(sizeof *rows * (size_t)(bias->n_row * bias->n_col)) : NULL;

@@ -54,21 +54,30 @@ static void refute_fitted(fd_trial *t, const prediction *predictions, const fd_e
     }
 }
 
+/* What computes an op otherwise rounds its inputs elsewhere: int8 blocks of what goes through a gate afterwards leave a hundredth. */
+#define LITTLE 32.0
+
+static bool takes_most(const prediction *p, const fd_explain_fit *unmodified) {
+    return p->concerned && p->fit.z * LITTLE < unmodified->z;
+}
+
 static void update_evidence(fd_trial *t, const prediction *predictions, const fd_explain_fit *unmodified,
                             bool same_layer) {
     bool supported = false, op_beyond = fd_fit_clearly_beyond(unmodified);
     for (int32_t i = 0; i < t->n; i++) {
         const prediction *p = &predictions[i];
         fd_contender *c = &t->contenders[i];
-        if (c->refuted || !p->known || !(c->fit.z <= 1.0) || !(p->fit.z <= 1.0)) continue;
-        supported = true;
-        if (!p->concerned || !op_beyond) continue;
+        if (c->refuted || !p->known || !(c->fit.z <= 1.0)) continue;
+        supported |= (op_beyond && takes_most(p, unmodified)) || p->fit.z <= 1.0;
+        if (!p->concerned || !op_beyond || !(p->fit.z <= 1.0)) continue;
         c->evidence += p->evidence;
         t->op_refuted = true;
     }
     if (!supported || !(same_layer || op_beyond)) return;
-    for (int32_t i = 0; i < t->n; i++)
-        if (predictions[i].known && fd_fit_clearly_beyond(&predictions[i].fit)) t->contenders[i].refuted = true;
+    for (int32_t i = 0; i < t->n; i++) {
+        const prediction *p = &predictions[i];
+        if (p->known && fd_fit_clearly_beyond(&p->fit) && !takes_most(p, unmodified)) t->contenders[i].refuted = true;
+    }
 }
 
 static fd_code check_node(fd_trial *t, int32_t id, bool same_layer, prediction *predictions, fd_error *err) {

@@ -5,10 +5,16 @@
 #include "compare/hypothesis/internal.h"
 
 static fd_code try_numbers(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    static const double simple[] = {0, 1}; /* a field that nobody filled in; slopes of a bias that is none */
     bool found;
     h.which = FD_HEAD_NUMBERS_ARE;
-    FD_TRY(fd_trial_try(t, &h, err)); /* zero: a field that nobody filled in */
+    for (int i = 0; i < 2 && !fd_trial_fits(t); i++) {
+        h.value = simple[i];
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
     h.which = FD_HEAD_NUMBERS_TIMES;
+    h.value = -1;
+    if (!fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, 1, &found, err);
 }
 

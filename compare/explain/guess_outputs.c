@@ -34,7 +34,7 @@ static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) 
 }
 
 static bool has_bias(const fd_node *node) {
-    return node->op == FD_OP_MATMUL && node->weight[1] >= 0;
+    return (node->op == FD_OP_MATMUL || node->op == FD_OP_CONV) && node->weight[1] >= 0;
 }
 
 /* Bounds have room for few digits of it, too. */

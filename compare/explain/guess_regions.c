@@ -1,5 +1,8 @@
 /* Of the node asked about, where what it reads was recorded: a fault of the table in some elements of every row alone; the right elements,
  * or the right rows of a step, in another order that comes again block by block; rows added to others. */
+#include <stdlib.h>
+
+#include "compare/bounds/dot_inputs.h"
 #include "compare/explain/guesses.h"
 #include "compare/explain/judged_rows.h"
 
@@ -58,18 +61,39 @@ static bool map_of(const fd_judged_rows *j, int64_t start, int32_t n, int64_t gr
     return true;
 }
 
-static fd_code try_blocks_of_elements(fd_trial *t, int32_t from, fd_error *err) {
-    const fd_judged_rows j = fd_judged_rows_of(t);
+static fd_code try_blocks_of_elements(fd_trial *t, int32_t from, const float *bias, fd_error *err) {
+    fd_judged_rows j = fd_judged_rows_of(t);
+    j.bias = bias;
     for (int32_t n = 2; n <= MOST_OF_BLOCK && !fd_trial_fits(t); n *= 2)
         for (int32_t group = 1; group <= MOST_OF_GROUP && (int64_t)n * group <= j.width && !fd_trial_fits(t);
              group *= 2) {
-            fd_hypothesis h = {
-                .guess = FD_GUESS_ORDER, .node = j.node->id, .which = FD_ORDER_BLOCKS, .n = n, .other = group};
+            fd_hypothesis h = {.guess = FD_GUESS_ORDER,
+                               .node = j.node->id,
+                               .before_bias = bias != NULL,
+                               .which = FD_ORDER_BLOCKS,
+                               .n = n,
+                               .other = group};
             const int64_t start = from / ((int64_t)n * group) * n * group;
             if (start + (int64_t)n * group > j.width || !map_of(&j, start, n, group, &h.keys)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;
+}
+
+/* As the product alone, or with its bias, which was added to what had moved. */
+static fd_code try_blocks(fd_trial *t, int32_t from, fd_error *err) {
+    FD_TRY(try_blocks_of_elements(t, from, NULL, err));
+    const fd_op_args *args = &t->all.request->args;
+    const int32_t id = args->node->op == FD_OP_MATMUL ? args->node->weight[1] : -1;
+    if (id < 0 || fd_trial_fits(t)) return FD_OK;
+    const fd_weight *weight = &args->graph->weights[id];
+    if (weight->n_row * weight->n_col != fd_node_width(args->node)) return FD_OK;
+    float *bias = malloc(sizeof *bias * (size_t)(weight->n_row * weight->n_col));
+    if (!bias) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+    fd_dot_widen_weight(FD_DOT_AS_IS, weight, bias);
+    fd_code code = try_blocks_of_elements(t, from, bias, err);
+    free(bias);
+    return code;
 }
 
 static fd_code try_blocks_of_rows(fd_trial *t, fd_error *err) {
@@ -155,7 +179,7 @@ fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
     if (!fd_trial_alone(t) || node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     const fd_judged_rows j = fd_judged_rows_of(t);
     if (fd_judged_columns(&j, &from, &to) && r->args.n_pos - r->n_unjudged >= LEAST_ROWS)
-        FD_TRY(try_blocks_of_elements(t, from, err));
+        FD_TRY(try_blocks(t, from, err));
     if (!fd_trial_fits(t)) FD_TRY(try_input_orders(t, err));
     if (!step || fd_trial_fits(t)) return FD_OK;
     const fd_hypothesis reversed = {

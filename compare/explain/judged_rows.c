@@ -4,8 +4,12 @@
 
 fd_judged_rows fd_judged_rows_of(const fd_trial *t) {
     const fd_explain_request *r = t->all.request;
-    return (fd_judged_rows){
-        r, &t->all.plain, r->args.node, fd_node_row_stride(r->args.node, r->args.n_kv), r->n_unjudged, r->args.n_pos};
+    return (fd_judged_rows){.r = r,
+                            .plain = &t->all.plain,
+                            .node = r->args.node,
+                            .width = fd_node_row_stride(r->args.node, r->args.n_kv),
+                            .first = r->n_unjudged,
+                            .n = r->args.n_pos};
 }
 
 bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x) {
@@ -15,7 +19,8 @@ bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x) {
 
 bool fd_judged_is_that_of(const fd_judged_rows *j, int64_t i, int64_t right) {
     const double tau = j->plain->tau ? j->plain->tau[right] : 0;
-    return fabs((double)j->r->output[i] - (double)j->plain->rows[right]) <= tau;
+    const double moved = j->bias ? (double)j->bias[i % j->width] - (double)j->bias[right % j->width] : 0;
+    return fabs((double)j->r->output[i] - (double)j->plain->rows[right] - moved) <= tau;
 }
 
 bool fd_judged_is_right(const fd_judged_rows *j, int64_t i) {

@@ -10,6 +10,8 @@ typedef struct fd_judged_rows {
     const fd_node *node;
     int64_t width;
     int32_t first, n; /* rows [first, n) */
+    const float *
+        bias; /* [width]: that of a product, which stays where it is while elements move; NULL: none, or not asked about */
 } fd_judged_rows;
 
 fd_judged_rows fd_judged_rows_of(const fd_trial *t);

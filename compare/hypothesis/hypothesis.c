@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/hypothesis/internal.h"
 #include "compare/hypothesis/parameters.h"
 #include "compare/hypothesis/round_scaled.h"
@@ -210,4 +211,8 @@ bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
            a->since == b->since && a->before_bias == b->before_bias && a->which == b->which && a->other == b->other &&
            a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
            !(a->value > b->value) && a->keys == b->keys;
+}
+
+bool fd_hypothesis_is_another_class(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_BLOCKS && h->which == FD_BLOCKS_ROW;
 }

@@ -230,6 +230,9 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width);
 
+/* Int8 blocks as another class has them: no bug of this one. */
+bool fd_hypothesis_is_another_class(const fd_hypothesis *h);
+
 /* Is some of the cache fitted to what attention made of it? */
 bool fd_hypothesis_fits_cache(const fd_hypothesis *h);
 

@@ -40,6 +40,11 @@ static void slopes_of_twice_as_many(const fd_op_args *args) {
     bias_by(args, slopes);
 }
 
+static void slopes_of_one(const fd_op_args *args) {
+    const float slopes[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    bias_by(args, slopes);
+}
+
 static void with_sinks(const fd_op_args *args, float (*of)(const float *right, int32_t n, int32_t head)) {
     float right[16], other[16];
     const int32_t n = args->node->shape[0];
@@ -62,6 +67,13 @@ static float next(const float *right, int32_t n, int32_t head) {
 static void sinks_of_zero(const fd_op_args *args) {
     with_sinks(args, zero);
 }
+static float negative(const float *right, int32_t n, int32_t head) {
+    (void)n;
+    return -right[head];
+}
+static void sinks_taken_away(const fd_op_args *args) {
+    with_sinks(args, negative);
+}
 static void sinks_of_the_next_head(const fd_op_args *args) {
     with_sinks(args, next);
 }
@@ -75,7 +87,10 @@ static const struct {
     {"bloom-dense", "blk.1.attn_alibi", slopes_reversed, "other_head_numbers",
      "heads 0, 1, 2, 3 have the slope of ALiBi of heads 3, 2, 1, 0"},
     {"bloom-dense", "blk.1.attn_alibi", slopes_of_twice_as_many, "other_alibi_bias", "largest bias of ALiBi 4"},
+    {"bloom-dense", "blk.1.attn_alibi", slopes_of_one, "other_head_numbers", "the slope of ALiBi of every head is 1"},
     {"gpt-oss-moe", "blk.1.attn_weights", sinks_of_zero, "other_head_numbers", "the sink of every head is 0"},
+    {"gpt-oss-moe", "blk.1.attn_weights", sinks_taken_away, "other_head_numbers",
+     "the sink of every head is -1 times the file's"},
     {"gpt-oss-moe", "blk.1.attn_weights", sinks_of_the_next_head, "other_head_numbers",
      "heads 0, 1, 2, 3 have the sink of heads 1, 2, 3, 0"},
 };

@@ -93,6 +93,25 @@ static void matrix_a_head_late(fd_graph *g, fd_node *n) {
     n->override = a_head_late;
 }
 
+/* A vector's lanes are stored even ones first: of every eight of the product, to which the bias is added as it should be. */
+static void lanes_before_bias(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    float *bias = malloc(2 * sizeof *bias * (size_t)n), *row = bias + n;
+    cr_assert(bias && args->weight[1]);
+    fd_dequantize_row(args->weight[1]->dtype, args->weight[1]->data, bias, n);
+    run_clean(args);
+    for (int64_t r = 0; r < args->n_pos; r++) {
+        float *out = (float *)args->out + r * n;
+        for (int64_t i = 0; i < n; i++) row[i] = out[i] - bias[i];
+        for (int64_t i = 0; i < n; i++) out[i] = row[i / 8 * 8 + (i % 8 < 4 ? i % 8 * 2 : i % 8 * 2 - 7)] + bias[i];
+    }
+    free(bias);
+}
+static void lanes(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = lanes_before_bias;
+}
+
 static void scaled_by_position(const fd_op_args *args) {
     const int64_t stride = args->node->shape[0] * args->n_kv;
     run_clean(args);
@@ -172,6 +191,7 @@ static const struct {
 } bugs[] = {
     {{"ffn_act", coarse_activation, "rounded", "what up is multiplied by is rounded to bfloat16"}, false},
     {{"attn_q", matrix_a_head_late, "other_order", "1 head too early, but for the bias"}, false, 1},
+    {{"attn_q", lanes, "other_order", "the right ones of 2, 4, 6, 1, 3, 5, but for the bias"}, false, 1},
     {{"attn_scores", scores_by_position, "row_factor", "a scale that depends on the position"}, false},
     {{"blk.1.attn_weights", weights_of_tiles, "flash_not_rescaled", "tiles of 4 keys"}, false},
     {{"blk.2.ffn_up", rows_a_row_early, "other_rows", "each row is the right one of the position 1 later"}, false},

@@ -89,8 +89,8 @@ Test(projection, in_one_node_alone_a_slope_is_nearer_to_1) {
     } slopes[] = {{1, 0.01, true},      {1.19, 0.15, true}, {1.19, 0.075, false},
                   {0.81, 0.075, false}, {NAN, 0.1, false},  {1, NAN, false}};
     for (size_t i = 0; i < sizeof slopes / sizeof *slopes; i++)
-        cr_expect_eq(fd_slope_is_near(&(fd_slope){slopes[i].value, slopes[i].error, true}, FD_SLOPE_ASIDE), slopes[i].near, "%g ± %g",
-                     slopes[i].value, slopes[i].error);
+        cr_expect_eq(fd_slope_is_near(&(fd_slope){slopes[i].value, slopes[i].error, true}, FD_SLOPE_ASIDE),
+                     slopes[i].near, "%g ± %g", slopes[i].value, slopes[i].error);
 }
 
 Test(projection, a_bug_within_the_bounds_is_found_and_named) {
@@ -251,4 +251,24 @@ Test(projection, what_a_type_hardly_shows_is_left_out) {
     cr_expect_eq(none.n_row, 0);
     const int32_t cap = fd_fault_find("attn_softcap_missing"), last = fd_fault_find("final_softcap_missing");
     cr_expect(fd_fault_at(cap)->hardly && fd_fault_at(last)->hardly);
+}
+
+/* ggml's kernels: layer outputs behind a binary16 cache may have as much left as a value leaves that fell to the other side. In no bug's
+ * direction. */
+Test(projection, a_bug_within_the_room_of_steps_is_found_by_its_direction) {
+    static const int32_t tokens[N_PREFILL + N_DECODE] = {1, 30, 45, 103, 26, 7, 51, 88}; /* of a vocabulary of 128 */
+    static const char *const faults[] = {NULL, "up_gelu_erf", "up_gelu_erf@1"};
+    bench b = open_arch("gpt2-dense");
+    b.ref = record(b.graph, (recording){.tokens = tokens});
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        recording how = {.emulated = "llama-cpu", .numerics = "ggml-cpu", .tensors = "token_embd*,*l_out,logits"};
+        how.tokens = tokens;
+        fd_verdict v = judged(&b, faults[i] ? faulted(&b, faults[i]) : b.graph, how);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, faults[i] ? FD_DIVERGED : FD_NOISE, "%zu: %s", i, fd_verdict_status_name(v.status));
+        if (faults[i]) cr_expect(e->named && strncmp(e->remaining[0].name, faults[i], 11) == 0, "%zu", i);
+        fd_verdict_free(&v);
+        if (faults[i]) forget(&b);
+    }
+    close_model(&b);
 }
