@@ -135,6 +135,15 @@ FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"))
 FD_EDIT(qk_norms_swapped, exchange(site, "attn_q_norm", "attn_k_norm"))
 
+/* Of a sequential block. */
+FD_APPLIES(has_other_norm, fd_node_is_norm(node) && node->weight[0] >= 0 &&
+                               fd_fault_sibling(graph, node, "attn_norm") >= 0 &&
+                               fd_fault_sibling(graph, node, "ffn_norm") >= 0)
+static void block_norms_swapped(fd_fault_site *site) {
+    exchange_slot(site, 0, "attn_norm", "ffn_norm");
+    if (site->node->weight[1] >= 0) exchange_slot(site, 1, "attn_norm", "ffn_norm");
+}
+
 /* ---- rows of K in another order ---- */
 
 /* Row o of the weight fetched from row source[o] of `flat`. */
@@ -211,6 +220,13 @@ static const fd_fault rows[] = {
      .op = FD_OP_RMS_NORM,
      .nodes = "attn_q_norm attn_k_norm",
      .edit = qk_norms_swapped},
+    {.info = {"block_norms_swapped", "loader",
+              "the weights of the norms before attention and before the FFN are exchanged", "attn_norm", false,
+              .pair = true},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_norm ffn_norm",
+     .applies = has_other_norm,
+     .edit = block_norms_swapped},
     {LOADER("first_block_only", "attn_q", "of each matrix the first block is dequantised, the rest stays zero"),
      .applies = is_in_blocks, .edit = first_block_only},
     {LOADER("k_permuted_by_n_head", "attn_k",

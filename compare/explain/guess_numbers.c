@@ -121,6 +121,8 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
             h.end = rules[i].rule == FD_POSITION_OF_TILE ? args->pos0 - args->batch_offset : 0;
             h.first = rules[i].rule == FD_POSITION_REVERSED ? t->all.request->n_prompt : 0;
             if (rules[i].rule == FD_POSITION_OFFSET && n == 0) continue;
+            if (node->op == FD_OP_ADD_POSITION && args->pos0 + args->n_pos - 1 + n <= 0)
+                continue; /* row 0 of the table in all rows */
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;
