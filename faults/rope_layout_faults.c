@@ -71,6 +71,34 @@ FD_OVERRIDE(neighbours_by_halves_unpermuted, other_layout(args, true, true))
 FD_OVERRIDE(halves_by_neighbours_unpermuted, other_layout(args, false, true))
 FD_APPLIES(several_pairs, node->rope.n_rot % 4 == 0)
 
+/* A loop over the pairs that begins a pair late, or ends one early. */
+static void one_pair_still(const fd_op_args *args, bool last) {
+    const fd_node *node = args->node;
+    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    const int32_t half = node->rope.n_rot / 2, pair = last ? half - 1 : 0;
+    const bool halves = node->rope.pairing == FD_ROPE_HALF;
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
+        if (at % width == 0)
+            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        for (int32_t i = 0; i < half; i++) {
+            float *first = (float *)args->out + at + (halves ? i : 2 * i), *second = first + (halves ? half : 1);
+            const float a = *first, b = *second;
+            if (i == pair) continue;
+            *first = fmaf(a, cosine[i], -(b * sine[i]));
+            *second = fmaf(a, sine[i], b * cosine[i]);
+        }
+    }
+    free(cosine);
+}
+FD_OVERRIDE(first_pair_still, one_pair_still(args, false))
+FD_OVERRIDE(last_pair_still, one_pair_still(args, true))
+
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
@@ -91,5 +119,9 @@ static const fd_fault rows[] = {
     {ROPE("rope_unpermuted_halves", "attn_q_rope",
           "in the checkpoint's order RoPE turns halves by angles that are laid out for neighbours"),
      .applies = is_interleaved, .override = halves_by_neighbours_unpermuted},
+    {ROPE("rope_first_pair_missing", "attn_q_rope", "RoPE does not turn the first pair of each head"),
+     .applies = several_pairs, .override = first_pair_still},
+    {ROPE("rope_last_pair_missing", "attn_q_rope", "RoPE does not turn the last pair of each head"),
+     .applies = several_pairs, .override = last_pair_still},
 };
 const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);

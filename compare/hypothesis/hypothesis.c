@@ -95,11 +95,11 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
 }
 
 int32_t fd_bias_of_weight(const fd_graph *graph, int32_t weight, const fd_node *node) {
-    const char *name = graph->weights[weight].name, *end = strrchr(name, '.');
+    const char *name = graph->weights[weight].name, *end = strstr(name, ".weight"); /* rows of one matrix follow it */
     const fd_weight *own = node->weight[1] < 0 ? NULL : &graph->weights[node->weight[1]];
     char bias[128];
-    if (!own || !end || strcmp(end, ".weight") != 0) return -1;
-    snprintf(bias, sizeof bias, "%.*s.bias", (int)(end - name), name);
+    if (!own || !end) return -1;
+    snprintf(bias, sizeof bias, "%.*s.bias%s", (int)(end - name), name, end + strlen(".weight"));
     for (int32_t w = 0; w < graph->n_weight; w++)
         if (strcmp(graph->weights[w].name, bias) == 0)
             return graph->weights[w].n_row == own->n_row && graph->weights[w].n_col == own->n_col ? w : -1;

@@ -97,6 +97,8 @@ static const struct {
      "token_embd,*l_out,logits",
      "layer_norm_bias_before_weight",
      ""},
+    {"bloom-dense", {NULL}, NULL, "k_v_biases_swapped@1", "token_embd,*l_out,logits", "k_v_biases_swapped", ""},
+    {"falcon-dense", {NULL}, NULL, "k_v_swapped@1", "*", "k_v_swapped", ""},
     {"phi2-dense", {NULL}, NULL, "parallel_as_sequential@1", "token_embd,*l_out,logits", "parallel_as_sequential", ""},
     {"falcon-dense",
      {NULL},
