@@ -122,6 +122,6 @@ static const fd_fault rows[] = {
     {ROPE("rope_first_pair_missing", "attn_q_rope", "RoPE does not turn the first pair of each head"),
      .applies = several_pairs, .override = first_pair_still},
     {ROPE("rope_last_pair_missing", "attn_q_rope", "RoPE does not turn the last pair of each head"),
-     .applies = several_pairs, .override = last_pair_still},
+     .applies = several_pairs, .override = last_pair_still, .info.hardly = true}, /* its angles are the smallest */
 };
 const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);

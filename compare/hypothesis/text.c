@@ -216,6 +216,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
                 SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
             break;
         }
+        if (h->other) {
+            SAY("element %d of what it multiplies is left out, or that column of the matrix", h->first);
+            break;
+        }
         SAY("the last %d elements of %s are left out", h->n,
             h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
         break;

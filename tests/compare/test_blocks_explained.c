@@ -55,6 +55,16 @@ static void adds_first_twice(fd_graph *g, fd_node *n) {
     n->override = first_output_twice;
 }
 
+static void fifth_zero(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++) ((float *)args->out)[row * n + 5] = 0;
+}
+static void without_fifth(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = fifth_zero;
+}
+
 static const struct {
     const char *arch, *nodes[3];
     void (*edit)(fd_graph *graph, fd_node *node);
@@ -97,6 +107,20 @@ static const struct {
      "token_embd,*l_out,logits",
      "layer_norm_bias_before_weight",
      ""},
+    {"llama-dense",
+     {"blk.1.ffn_up"},
+     without_fifth,
+     NULL,
+     "*norm,*inp,*down,*l_out,logits",
+     "sum_cut_short",
+     "element 5 of what it multiplies is left out"},
+    {"nemotron-dense",
+     {"blk.1.ffn_up"},
+     without_fifth,
+     NULL,
+     "*norm,*inp,*down,*l_out,logits",
+     "sum_cut_short",
+     "element 5 of what it multiplies is left out"},
     {"bloom-dense", {NULL}, NULL, "k_v_biases_swapped@1", "token_embd,*l_out,logits", "k_v_biases_swapped", ""},
     {"falcon-dense", {NULL}, NULL, "k_v_swapped@1", "*", "k_v_swapped", ""},
     {"phi2-dense", {NULL}, NULL, "parallel_as_sequential@1", "token_embd,*l_out,logits", "parallel_as_sequential", ""},
@@ -128,4 +152,28 @@ Test(blocks, are_explained_in_every_architecture) {
         fd_verdict_free(&v);
         close_model(&b);
     }
+}
+
+/* Where scores and weights were not recorded, fused attention's bounds are a little too narrow for an engine whose attention rounds: heads that
+ * are right are beyond them as well. */
+static void last_head_zero(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node), dim = args->node->shape[1];
+    run_clean(args);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        memset((float *)args->out + (row + 1) * n - dim, 0, sizeof(float) * (size_t)dim);
+}
+
+Test(blocks, a_head_of_zeros_is_no_cache_that_was_not_written_on_one_rank) {
+    static const char partial[] = "token_embd,*norm,*attn_[qkv],*rope,*attn_out,*proj,*inp,*act,*down,*l_out,logits";
+    bench b = open_arch("qwen2-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    fd_graph *faulty = spoiled_everywhere(&b, "attn_out", last_head_zero);
+    fd_verdict v = judged(
+        &b, faulty, (recording){.emulated = "hf-bf16", .numerics = "unknown", .tensors = partial, .tokens = small});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect(e->named && strcmp(e->remaining[0].name, "zeros") == 0, "%s at %s: %s", v.replay.numerics,
+              v.divergence.node, e->named ? e->remaining[0].summary : unnamed_of(e));
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
 }
