@@ -237,7 +237,7 @@ static const fd_fault rows[] = {
      .op = FD_OP_RMS_NORM,
      .nodes = "attn_q_norm attn_k_norm",
      .edit = qk_norms_swapped},
-    {.info = {"block_norms_swapped", "loader",
+    {.info = {"block_norms_swapped", "norm",
               "the weights of the norms before attention and before the FFN are exchanged", "attn_norm", false,
               .pair = true},
      .op = FD_OP_COUNT,
