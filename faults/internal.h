@@ -112,6 +112,9 @@ int32_t fd_fault_batch_start(const fd_op_args *args, int32_t row);
 /* And the position after its last row. */
 int32_t fd_fault_batch_end(const fd_op_args *args, int32_t row);
 
+/* What a norm of the graph makes of n_row rows, which need not be its own input's. */
+void fd_fault_norm(const fd_graph *graph, const fd_node *norm, const float *x, int32_t n_row, float *out);
+
 /* An override: the first input as it is. */
 void fd_fault_copy(const fd_op_args *args);
 

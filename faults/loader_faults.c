@@ -119,6 +119,23 @@ static void exchange_slot(fd_fault_site *site, int slot, const char *one, const 
         return;
     }
 }
+/* Of Q, K and V in one matrix the next rows for K's, the ones before for V's. */
+static void exchange_rows(fd_fault_site *site, int slot) {
+    fd_node *node = site->node;
+    const fd_weight *own = fd_fault_weight(site->graph, node, slot);
+    const char *rows = own ? strchr(own->name, '[') : NULL;
+    int first, end, its_first, its_end;
+    if (!rows || sscanf(rows, "[%d:%d]", &first, &end) != 2) return;
+    for (int32_t i = 0; i < site->graph->n_weight; i++) {
+        const fd_weight *w = &site->graph->weights[i];
+        const bool of_it = strncmp(w->name, own->name, (size_t)(rows - own->name)) == 0 && w->n_row == own->n_row;
+        if (!of_it || sscanf(w->name + (rows - own->name), "[%d:%d]", &its_first, &its_end) != 2) continue;
+        if (w->n_col != own->n_col || (fd_fault_is_one_of(node, "attn_k") ? its_first != end : its_end != first))
+            continue;
+        node->weight[slot] = i;
+        return;
+    }
+}
 static void exchange(fd_fault_site *site, const char *one, const char *other) {
     exchange_slot(site, 0, one, other);
 }
@@ -128,12 +145,21 @@ static void exchange_both(fd_fault_site *site, const char *one, const char *othe
 }
 FD_APPLIES(has_bias, node->weight[1] >= 0)
 FD_EDIT(gate_up_biases_swapped, exchange_both(site, "ffn_gate", "ffn_up"))
-FD_EDIT(k_v_biases_swapped, exchange_both(site, "attn_k", "attn_v"))
+FD_EDIT(k_v_biases_swapped, exchange_both(site, "attn_k", "attn_v"); exchange_rows(site, 0); exchange_rows(site, 1))
 
 FD_EDIT(gate_up_swapped, exchange(site, "ffn_gate", "ffn_up"))
 
-FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"))
+FD_EDIT(k_v_swapped, exchange(site, "attn_k", "attn_v"); exchange_rows(site, 0))
 FD_EDIT(qk_norms_swapped, exchange(site, "attn_q_norm", "attn_k_norm"))
+
+/* Of a sequential block. */
+FD_APPLIES(has_other_norm, fd_node_is_norm(node) && node->weight[0] >= 0 &&
+                               fd_fault_sibling(graph, node, "attn_norm") >= 0 &&
+                               fd_fault_sibling(graph, node, "ffn_norm") >= 0)
+static void block_norms_swapped(fd_fault_site *site) {
+    exchange_slot(site, 0, "attn_norm", "ffn_norm");
+    if (site->node->weight[1] >= 0) exchange_slot(site, 1, "attn_norm", "ffn_norm");
+}
 
 /* ---- rows of K in another order ---- */
 
@@ -211,6 +237,13 @@ static const fd_fault rows[] = {
      .op = FD_OP_RMS_NORM,
      .nodes = "attn_q_norm attn_k_norm",
      .edit = qk_norms_swapped},
+    {.info = {"block_norms_swapped", "norm",
+              "the weights of the norms before attention and before the FFN are exchanged", "attn_norm", false,
+              .pair = true},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_norm ffn_norm",
+     .applies = has_other_norm,
+     .edit = block_norms_swapped},
     {LOADER("first_block_only", "attn_q", "of each matrix the first block is dequantised, the rest stays zero"),
      .applies = is_in_blocks, .edit = first_block_only},
     {LOADER("k_permuted_by_n_head", "attn_k",

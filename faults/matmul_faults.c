@@ -52,6 +52,27 @@ FD_APPLIES(more_than_a_tile, fd_fault_weight(graph, node, 0)->n_row > TILE)
 FD_APPLIES(has_other_bias, has_bias(graph, node) && !fd_fault_is_one_of(node, "attn_q attn_k attn_v"))
 FD_EDIT(bias_missing, node->weight[1] = -1)
 
+/* Does a node of the FFN read the norm that attention reads, too? In falcon attention has one of its own beside it. */
+static bool reads_attention_norm(const fd_graph *graph, const fd_node *node) {
+    const int32_t norm = fd_fault_sibling(graph, node, "attn_norm"), sum = fd_fault_sibling(graph, node, "ffn_inp");
+    return norm >= 0 && node->input[0] == norm && sum >= 0 && sum < node->id && fd_node_is_norm(&graph->nodes[norm]);
+}
+static void product_of_normed(const fd_op_args *args) {
+    const int32_t norm = fd_fault_sibling(args->graph, args->node, "attn_norm");
+    float *x = norm < 0 ? NULL : malloc(sizeof *x * (size_t)(args->n_pos * args->weight[0]->n_col));
+    fd_op_args own = *args;
+    if (!x) {
+        fd_fault_nan(args, fd_node_width(args->node));
+        return;
+    }
+    fd_fault_norm(args->graph, &args->graph->nodes[norm], args->in[0], args->n_pos, x);
+    own.in[0] = x;
+    product(&own, fd_fault_dot, 1, args->weight[0]->n_row);
+    free(x);
+}
+FD_EDIT(after_attention, node->input[0] = fd_fault_sibling(site->graph, node, "ffn_inp");
+        node->override = product_of_normed)
+
 #define MATMUL(name, summary) .info = {name, "matmul", summary, "attn_q", false}, .op = FD_OP_MATMUL
 
 static const fd_fault rows[] = {
@@ -65,6 +86,13 @@ static const fd_fault rows[] = {
      .edit = bias_missing},
     {MATMUL("bias_twice", "biases are added twice"), .applies = has_bias, .override = bias_twice},
     {MATMUL("half_summed", "only the first half of each dot product is summed"), .override = half_summed},
+    {.info = {"parallel_as_sequential", "matmul",
+              "the FFN reads the norm of the sum after attention, as in a sequential block; this one is parallel",
+              "ffn_up ffn_gate", false, .roundings = 8},
+     .op = FD_OP_MATMUL,
+     .nodes = "ffn_gate ffn_up",
+     .applies = reads_attention_norm,
+     .edit = after_attention},
     {MATMUL("f16_accumulation", "dot products are accumulated in binary16"), .override = f16_accumulation},
     {MATMUL("tile_unwritten", "the last 16 rows of a product are not written"), .applies = more_than_a_tile,
      .override = tile_unwritten},

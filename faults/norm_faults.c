@@ -154,31 +154,51 @@ FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
 FD_APPLIES(has_eps, node->eps > 0.0f)
 FD_EDIT(eps_missing, node->eps = 0.0f)
 
-/* LayerNorm with r by `scale_of`; `centred`: the mean is taken off; `weighted`: and w is multiplied by. */
-static void layer_norm_by(const fd_op_args *args, scale_fn scale_of, bool centred, bool weighted) {
+typedef struct layer_rule {
+    scale_fn scale;
+    bool centred, weighted; /* the mean is taken off, and w is multiplied by */
+    bool bias_first;
+} layer_rule;
+
+static void layer_norm_by(const fd_op_args *args, layer_rule rule) {
     int64_t n = args->node->shape[args->node->n_dim - 1], rows = args->n_pos * fd_node_width(args->node) / n;
     for (int64_t row = 0; row < rows; row++) {
         const float *x = (const float *)args->in[0] + row * n;
-        float *y = (float *)args->out + row * n, mean = centred ? fd_sum(x, n) / (float)n : 0.0f;
+        float *y = (float *)args->out + row * n, mean = rule.centred ? fd_sum(x, n) / (float)n : 0.0f;
         for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
-        float scale = scale_of(args->node, y, n);
+        float scale = rule.scale(args->node, y, n);
         float *w = args->weight[0] ? fd_fault_row(args->weight[0], row % args->weight[0]->n_row) : NULL;
         float *b = args->weight[1] ? fd_fault_row(args->weight[1], row % args->weight[1]->n_row) : NULL;
         for (int64_t i = 0; i < n; i++) {
             y[i] = y[i] * scale;
-            if (w && weighted) y[i] = y[i] * w[i];
-            if (b) y[i] = y[i] + b[i];
+            if (b && rule.bias_first) y[i] = y[i] + b[i];
+            if (w && rule.weighted) y[i] = y[i] * w[i];
+            if (b && !rule.bias_first) y[i] = y[i] + b[i];
         }
         free(w);
         free(b);
     }
 }
 /* x / sqrt(mean(x²) + eps): the mean stays. */
-FD_OVERRIDE(mean_kept, layer_norm_by(args, scale_right, false, true))
-FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, scale_n_less_one, true, true))
+FD_OVERRIDE(mean_kept, layer_norm_by(args, (layer_rule){scale_right, false, true, false}))
+FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, (layer_rule){scale_n_less_one, true, true, false}))
 
-FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, scale_eps_outside, true, true))
-FD_OVERRIDE(layer_weight_missing, layer_norm_by(args, scale_right, true, false))
+FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, (layer_rule){scale_eps_outside, true, true, false}))
+FD_OVERRIDE(layer_weight_missing, layer_norm_by(args, (layer_rule){scale_right, true, false, false}))
+FD_OVERRIDE(layer_bias_first, layer_norm_by(args, (layer_rule){scale_right, true, true, true}))
+
+void fd_fault_norm(const fd_graph *graph, const fd_node *node, const float *x, int32_t n_row, float *out) {
+    const fd_op_args args = {.graph = graph,
+                             .node = node,
+                             .n_pos = n_row,
+                             .in = {x},
+                             .weight = {fd_fault_weight(graph, node, 0), fd_fault_weight(graph, node, 1)},
+                             .out = out};
+    if (node->op == FD_OP_LAYER_NORM)
+        layer_norm_by(&args, (layer_rule){scale_right, true, true, false});
+    else
+        norm(&args, scale_right, weight_right);
+}
 
 FD_APPLIES(has_norm_bias, node->weight[1] >= 0)
 FD_EDIT(norm_bias_missing, node->weight[1] = -1)
@@ -208,7 +228,11 @@ static const fd_fault rows[] = {
      .override = plus_one},
     {NORM("norm_plus_one_missing", "RMSNorm multiplies by Gemma's w where it is 1 + w: the file's weights less 1"),
      .applies = of_gemma, .override = plus_one_missing},
-    {QK_NORM("qk_norm_missing", "the heads of Q and K are not normed"), .override = fd_fault_copy},
+    {.info = {"qk_norm_missing", "norm", "the heads of Q and K are not normed", "attn_q_norm", false},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_q_norm attn_k_norm",
+     .applies = is_norm,
+     .override = fd_fault_copy},
     {QK_NORM("qk_norm_over_all_heads", "the heads of Q and of K are normed as one row, not each by itself"),
      .applies = of_several_heads, .override = over_all_heads},
     {.info = {"ssm_norm_over_all_groups", "norm", "what the scan gives is normed as one row, not each group by itself",
@@ -258,6 +282,8 @@ static const fd_fault rows[] = {
      .override = mean_kept},
     {LAYER_NORM("layer_norm_n_less_one", "LayerNorm divides by the unbiased variance, over n - 1"),
      .override = layer_n_less_one},
+    {LAYER_NORM("layer_norm_bias_before_weight", "LayerNorm adds its bias before it multiplies by its weight"),
+     .applies = has_norm_bias, .override = layer_bias_first},
     {LAYER_NORM("layer_norm_bias_missing", "LayerNorm's bias is not added"), .applies = has_norm_bias,
      .edit = norm_bias_missing},
     {LAYER_NORM("layer_norm_weight_missing", "LayerNorm does not multiply by its weight"), .applies = has_norm_weight,

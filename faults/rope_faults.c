@@ -172,7 +172,8 @@ static const fd_node *norm_before(const fd_graph *graph, const fd_node *rope) {
 static bool norms_heads(const fd_graph *graph, const fd_node *node) {
     if (node->op == FD_OP_ROPE) return norm_before(graph, node) != NULL;
     for (int32_t i = node->id + 1; i < graph->n_node; i++)
-        if (graph->nodes[i].op == FD_OP_ROPE && graph->nodes[i].input[0] == node->id) return node->n_dim == 2;
+        if (graph->nodes[i].op == FD_OP_ROPE && graph->nodes[i].input[0] == node->id)
+            return norm_before(graph, &graph->nodes[i]) != NULL;
     return false;
 }
 static void turned_then_normed(const fd_op_args *args) {

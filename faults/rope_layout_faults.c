@@ -81,6 +81,34 @@ static void factors_times(fd_fault_site *site) {
     free(is);
 }
 
+/* A loop over the pairs that begins a pair late, or ends one early. */
+static void one_pair_still(const fd_op_args *args, bool last) {
+    const fd_node *node = args->node;
+    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    const int32_t half = node->rope.n_rot / 2, pair = last ? half - 1 : 0;
+    const bool halves = node->rope.pairing == FD_ROPE_HALF;
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
+        if (at % width == 0)
+            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        for (int32_t i = 0; i < half; i++) {
+            float *first = (float *)args->out + at + (halves ? i : 2 * i), *second = first + (halves ? half : 1);
+            const float a = *first, b = *second;
+            if (i == pair) continue;
+            *first = fmaf(a, cosine[i], -(b * sine[i]));
+            *second = fmaf(a, sine[i], b * cosine[i]);
+        }
+    }
+    free(cosine);
+}
+FD_OVERRIDE(first_pair_still, one_pair_still(args, false))
+FD_OVERRIDE(last_pair_still, one_pair_still(args, true))
+
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
@@ -104,5 +132,9 @@ static const fd_fault rows[] = {
     {ROPE("rope_factors_times", "attn_q_rope",
           "RoPE multiplies its frequencies by the file's factors, it should divide"),
      .applies = has_factors, .edit = factors_times},
+    {ROPE("rope_first_pair_missing", "attn_q_rope", "RoPE does not turn the first pair of each head"),
+     .applies = several_pairs, .override = first_pair_still},
+    {ROPE("rope_last_pair_missing", "attn_q_rope", "RoPE does not turn the last pair of each head"),
+     .applies = several_pairs, .override = last_pair_still, .info.hardly = true}, /* its angles are the smallest */
 };
 const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);

@@ -52,6 +52,19 @@ static bool has_bias(const fd_node *node) {
     return node->weight[1] >= 0;
 }
 
+/* Is the node computed from what was recorded without any product on the way? Then no products' errors are its own. */
+static bool is_free_of_products(const fd_diagnose_options *ask, int32_t i) {
+    const fd_node *node = &ask->graph->nodes[i];
+    if (node->weight[0] >= 0 && !fd_node_is_norm(node)) return false;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        const int32_t from = node->input[k];
+        const bool recorded = from < 0 || (fd_trace_has_data(ask->trace, ask->graph->nodes[from].name) &&
+                                           !(ask->ignored && ask->ignored[from]));
+        if (!recorded && !is_free_of_products(ask, from)) return false;
+    }
+    return true;
+}
+
 static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
     return other < 0 || of->introduced[i].step < of->introduced[other].step;
 }
@@ -64,7 +77,7 @@ fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attributio
     plain.numerics = fd_numerics_class_find("hf-bf16"); /* which repeats no rounding of factors */
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
-        const bool departs = f->finding != FD_FOUND_NOTHING && f->span_first == i;
+        const bool departs = f->finding != FD_FOUND_NOTHING && (f->span_first == i || is_free_of_products(ask, i));
         product p = {0};
         if (is_product(ask, i)) FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
         n += p.own || (p.seen && !has_bias(&ask->graph->nodes[i]));

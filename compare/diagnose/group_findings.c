@@ -105,7 +105,23 @@ static bool as_whole_layer(const fd_graph *graph, const fd_explanation *e, fd_hy
     return own >= 0 && other >= 0 && own != other && strcmp(own_suffix, suffix) == 0;
 }
 
-/* A second weight of the layer that is the other layer's makes it the whole layer: the rest is asked with all others. */
+/* Would the other layer's weights change this node? */
+static bool has_others(const fd_graph *graph, const fd_node *node, const fd_hypothesis *whole) {
+    for (int k = 0; k < FD_MAX_WEIGHTS && node->layer == whole->layer; k++) {
+        const fd_weight *own = node->weight[k] < 0 ? NULL : &graph->weights[node->weight[k]];
+        const char *suffix = "", *of = "";
+        for (int32_t w = 0; own && layer_of(own, &suffix) >= 0 && w < graph->n_weight; w++) {
+            const fd_weight *other = &graph->weights[w];
+            const bool same_place = layer_of(other, &of) == whole->other && strcmp(of, suffix) == 0;
+            if (same_place && other->bytes == own->bytes && memcmp(other->data, own->data, own->bytes) != 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A second weight of the layer that is the other layer's makes it the whole layer, where nothing else there is right by the layer's own:
+ * the rest is asked with all others. */
 static fd_code try_whole_layer(const fd_diagnose_options *options, const fd_attribution *attribution,
                                fd_explanation *first, fd_error *err) {
     const fd_graph *graph = options->graph;
@@ -113,6 +129,10 @@ static fd_code try_whole_layer(const fd_diagnose_options *options, const fd_attr
     fd_hypothesis whole;
     bool fits = false;
     if (!as_whole_layer(graph, first, &whole)) return FD_OK;
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (attribution->z[i] >= 0 && attribution->introduced[i].finding == FD_FOUND_NOTHING &&
+            has_others(graph, &graph->nodes[i], &whole))
+            return FD_OK;
     for (int32_t i = options->finding->node + 1; i < graph->n_node && !fits; i++) {
         how.finding = &attribution->introduced[i];
         if (graph->nodes[i].layer != whole.layer || how.finding->finding == FD_FOUND_NOTHING) continue;

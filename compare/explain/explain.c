@@ -119,7 +119,24 @@ static fd_code try_table(fd_trial *t, int32_t node, int32_t layer, fd_error *err
     return FD_OK;
 }
 
-/* Through several layers: in each alone; within one: at each node alone. */
+/* Products that read one tensor are often one matrix: Q, K and V, gate and up. */
+static fd_code try_table_of_readers(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t done = -1;
+    for (int32_t i = 0; i + 1 < t->n_span && !fd_trial_fits(t); i++) {
+        const fd_node *one = &nodes[t->span[i]], *next = &nodes[t->span[i + 1]];
+        const bool together = one->op == FD_OP_MATMUL && next->op == one->op && next->input[0] == one->input[0];
+        if (!together || one->input[0] == done) continue;
+        done = one->input[0];
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .node = -1, .layer = FD_ANY_LAYER, .ops = FD_OP_MATMUL + 1};
+        h.readers = done + 1;
+        for (h.fault = 0; h.fault < fd_fault_count(); h.fault++)
+            if (!is_of_whole_batch(t, fd_fault_at(h.fault))) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* Through several layers: in each alone; within one: at each node alone, and where several read one tensor. */
 static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     int32_t done = FD_ANY_LAYER;
@@ -130,7 +147,7 @@ static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
         else if (layer != done)
             FD_TRY(try_table(t, -1, done = layer, err));
     }
-    return FD_OK;
+    return fd_trial_many_layers(t) ? FD_OK : try_table_of_readers(t, err);
 }
 
 /* Through several layers: at each node alone; at the first layer's, at all of its kind, too (fd_trial_try). */

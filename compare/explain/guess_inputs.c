@@ -17,6 +17,8 @@ static fd_code try_weights(fd_trial *t, const fd_node *node, fd_error *err) {
             if (w == node->weight[k] || other->n_row != right->n_row || other->n_col != right->n_col) continue;
             fd_hypothesis h = {.guess = FD_GUESS_WEIGHT, .node = node->id, .which = k, .other = w};
             FD_TRY(fd_trial_try(t, &h, err));
+            h.n = k == 0 && !fd_trial_fits(t) && fd_bias_of_weight(graph, w, node) >= 0;
+            if (h.n) FD_TRY(fd_trial_try(t, &h, err));
         }
     }
     return FD_OK;

@@ -86,7 +86,10 @@ static fd_code try_kind(fd_trial *t, fd_mapped_rule which, fd_error *err) {
         if (!fd_hypothesis_may_concern(&h, node)) continue;
         const int32_t n_head = node->shape[0], n_kv = node->input[1] < 0 ? 0 : graph->nodes[node->input[1]].shape[0];
         const bool of_queries = which == FD_MAPPED_QUERIES || which == FD_MAPPED_NUMBERS;
-        count = which == FD_MAPPED_EXPERTS ? graph->hparams.n_expert : of_queries ? n_head : n_kv;
+        count = which == FD_MAPPED_EXPERTS   ? graph->hparams.n_expert
+                : which == FD_MAPPED_OUTPUTS ? graph->nodes[node->input[0]].shape[0]
+                : of_queries                 ? n_head
+                                             : n_kv;
         if (which == FD_MAPPED_QUERIES) h.other = n_kv;
         n++;
     }
@@ -160,5 +163,6 @@ fd_code fd_guess_mapped(fd_trial *t, fd_error *err) {
     FD_TRY(try_kind(t, FD_MAPPED_NUMBERS, err));
     FD_TRY(try_kind(t, FD_MAPPED_KV_HEADS, err));
     FD_TRY(try_kind(t, FD_MAPPED_QUERIES, err));
-    return try_kind(t, FD_MAPPED_EXPERTS, err);
+    FD_TRY(try_kind(t, FD_MAPPED_EXPERTS, err));
+    return try_kind(t, FD_MAPPED_OUTPUTS, err);
 }

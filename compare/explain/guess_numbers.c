@@ -96,8 +96,8 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     int32_t n_kv = t->all.request->args.n_kv, first = n_kv - t->all.request->args.n_pos + t->all.request->n_context;
     const fd_op_args *args = &t->all.request->args;
     int32_t prompt = args->first_batch, most_rows = args->row_by_row ? 0 : MOST_ROWS_OF_TILE;
-    const bool far = t->n_span == 1 || node->op == FD_OP_ADD_POSITION; /* some step's length, added again */
-    int32_t n_step = far && n_kv < MOST_OFFSET ? n_kv : 8;
+    const bool in_table = node->op == FD_OP_ADD_POSITION, far = t->n_span == 1 || in_table; /* a length, added again */
+    int32_t n_step = far && n_kv < MOST_OFFSET ? n_kv : 8, in_row_0 = 1 - args->pos0 - args->n_pos; /* all rows */
     const struct {
         fd_position_rule rule;
         int32_t low, high;
@@ -120,7 +120,7 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
             h.n = n;
             h.end = rules[i].rule == FD_POSITION_OF_TILE ? args->pos0 - args->batch_offset : 0;
             h.first = rules[i].rule == FD_POSITION_REVERSED ? t->all.request->n_prompt : 0;
-            if (rules[i].rule == FD_POSITION_OFFSET && n == 0) continue;
+            if (rules[i].rule == FD_POSITION_OFFSET && (n == 0 || (in_table && n <= in_row_0))) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
     return FD_OK;

@@ -33,6 +33,28 @@ static double factor_of_region(const fd_trial *t, int32_t *first, int32_t *end) 
     return yy > 0 ? cy / yy : 1;
 }
 
+/* The first columns that are zero in every row, and are no zeros where the op is right: where bounds are a little too narrow, others may
+ * be beyond as well. */
+static bool zero_region(const fd_trial *t, int32_t *first, int32_t *end) {
+    const fd_explain_request *r = t->all.request;
+    const int64_t width = fd_node_width(r->args.node);
+    *first = *end = 0;
+    for (int64_t at = 0; at < width && !r->args.node->over_kv; at++) {
+        bool zero = true, right = true;
+        for (int64_t row = r->n_unjudged; row < r->args.n_pos; row++) {
+            zero &= !(fabsf(r->output[row * width + at]) > 0);
+            right &= !(fabsf(t->all.plain.rows[row * width + at]) > 0);
+        }
+        if (!zero || right) {
+            if (*end > *first) break;
+            continue;
+        }
+        if (*end == *first) *first = (int32_t)at;
+        *end = (int32_t)at + 1;
+    }
+    return *end > *first;
+}
+
 static bool has_bias(const fd_node *node) {
     return (node->op == FD_OP_MATMUL || node->op == FD_OP_CONV) && node->weight[1] >= 0;
 }
@@ -49,8 +71,9 @@ static double root_near(double factor) {
 
 static fd_code try_region(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id};
+    if (zero_region(t, &h.first, &h.end)) FD_TRY(fd_trial_try(t, &h, err));
     double factor = factor_of_region(t, &h.first, &h.end), rounded = 0;
-    if (h.first >= h.end) return FD_OK;
+    if (h.first >= h.end || fd_trial_fits(t)) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err)); /* zeros */
     h.before_bias = true;
     if (has_bias(node) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));

@@ -1,8 +1,10 @@
 /* What weights are read as, by what comes again along a row, or in all rows: elements of every so many that an engine does not write, and blocks of a quantised weight that it does
  * not read. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "compare/explain/guesses.h"
+#include "model/weight_rows.h"
 
 /* Lanes of a warp to a superblock of ggml. */
 enum { SHORTEST = 2, LONGEST = 256 };
@@ -93,6 +95,58 @@ static bool departs_everywhere(const fd_trial *t, int64_t width) {
     return 2 * beyond >= n;
 }
 
+/* An activation may have been zero anyway. */
+static int64_t row_that_departs_most(const fd_trial *t, int64_t width) {
+    const fd_explain_request *r = t->all.request;
+    int64_t best = r->n_unjudged;
+    double most = 0;
+    for (int64_t row = r->n_unjudged; row < r->args.n_pos; row++) {
+        double squares = 0;
+        for (int64_t i = row * width; i < (row + 1) * width; i++)
+            squares += pow((double)r->output[i] - (double)t->all.plain.rows[i], 2);
+        if (squares > most) most = squares, best = row;
+    }
+    return best;
+}
+
+/* The column of the weight along which `row` departs most nearly; -1: out of memory. */
+static int32_t column_along(const fd_trial *t, const fd_weight *w, int64_t row) {
+    const float *is = t->all.request->output + row * w->n_row, *right = t->all.plain.rows + row * w->n_row;
+    double *along = calloc((size_t)(2 * w->n_col), sizeof *along), *squares = along ? along + w->n_col : NULL;
+    float *of = malloc(sizeof *of * (size_t)w->n_col);
+    int32_t best = -1;
+    for (int64_t o = 0; o < w->n_row && along && of; o++) {
+        const double off = (double)is[o] - (double)right[o];
+        fd_weight_row(w, o, of);
+        for (int64_t c = 0; c < w->n_col; c++) {
+            along[c] += off * (double)of[c];
+            squares[c] += (double)of[c] * (double)of[c];
+        }
+    }
+    for (int32_t c = 0; c < w->n_col && along && of; c++)
+        if (squares[c] > 0 &&
+            (best < 0 || along[c] * along[c] * squares[best] > along[best] * along[best] * squares[c]))
+            best = c;
+    free(along);
+    free(of);
+    return best;
+}
+
+/* One element of what is multiplied is zero, or its column of the weight: rank 1, and known. */
+static fd_code try_column(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_weight *w = &r->args.graph->weights[r->args.node->weight[0]];
+    if (r->args.n_pos - r->n_unjudged < ROWS_A_DIRECTION || !fd_can_dequantize(w->dtype)) return FD_OK;
+    const int32_t column = column_along(t, w, row_that_departs_most(t, w->n_row));
+    const fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL,
+                             .node = r->args.node->id,
+                             .n = 1,
+                             .first = column,
+                             .end = (int32_t)w->n_col,
+                             .other = 1};
+    return column < 0 ? FD_OK : fd_trial_try(t, &h, err);
+}
+
 fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
@@ -100,6 +154,7 @@ fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
     /* rows that are no longer than that, a router's, have few directions whatever they depart by */
     const int32_t most = width < n ? width : n;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
+    if (node->op == FD_OP_MATMUL) FD_TRY(try_column(t, err));
     if (node->op != FD_OP_MATMUL || !departs_everywhere(t, width)) return FD_OK;
     for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < most && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));

@@ -50,12 +50,16 @@ static fd_code shares(const fd_trial *t, const fd_hypothesis *h, int32_t id, int
 static fd_code fit_at(const fd_trial *t, const fd_hypothesis *h, int32_t id, const float *rows, fd_explain_fit *fit,
                       bool *known, fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    fd_variant v;
+    const fd_node *node = &r->args.graph->nodes[id];
+    fd_variant v, right = {0};
     FD_TRY(fd_evaluate(t->all.bench, h, id, true, &v, err));
     *known = v.state == FD_VARIANT_COMPUTED;
-    if (*known) *fit = fd_variant_fit(r, &r->args.graph->nodes[id], &v, rows);
+    fd_code code = *known && v.overridden ? fd_evaluate(t->all.bench, &fd_no_hypothesis, id, true, &right, err) : FD_OK;
+    if (code == FD_OK && right.state == FD_VARIANT_COMPUTED && *known) fd_variant_widen(r, node, &v, &right);
+    if (*known) *fit = fd_variant_fit(r, node, &v, rows);
+    fd_variant_free(&right);
     fd_variant_free(&v);
-    return FD_OK;
+    return code;
 }
 
 /* A number that is solved for fits somewhere: another reader that departs must come nearer with it. */

@@ -65,6 +65,7 @@ bool fd_has_head_numbers(const fd_node *node) {
 
 bool fd_hypothesis_may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
     if (h->which == FD_MAPPED_NUMBERS) return fd_has_head_numbers(node);
+    if (h->which == FD_MAPPED_OUTPUTS) return node->op == FD_OP_EXPERT_SUM;
     return h->which == FD_MAPPED_EXPERTS ? node->op == FD_OP_EXPERT_MATMUL : fd_reads_kv_cache(node);
 }
 
@@ -92,6 +93,18 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_STATE) /* rows of zeros are not neutral to RWKV's state */
         return is_recurrent(node->op) && (h->which == FD_STATE_FRESH || node->op != FD_OP_WKV7);
     return op_of(h) == FD_OP_COUNT || op_of(h) == node->op;
+}
+
+int32_t fd_bias_of_weight(const fd_graph *graph, int32_t weight, const fd_node *node) {
+    const char *name = graph->weights[weight].name, *end = strstr(name, ".weight"); /* rows of one matrix follow it */
+    const fd_weight *own = node->weight[1] < 0 ? NULL : &graph->weights[node->weight[1]];
+    char bias[128];
+    if (!own || !end) return -1;
+    snprintf(bias, sizeof bias, "%.*s.bias%s", (int)(end - name), name, end + strlen(".weight"));
+    for (int32_t w = 0; w < graph->n_weight; w++)
+        if (strcmp(graph->weights[w].name, bias) == 0)
+            return graph->weights[w].n_row == own->n_row && graph->weights[w].n_col == own->n_col ? w : -1;
+    return -1;
 }
 
 static void fill_weights(const fd_graph *graph, fd_faulty_node *out) {
@@ -156,6 +169,9 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
     } else if (*edited && h->guess == FD_GUESS_WEIGHT) {
         out->node.weight[h->which] = h->other;
         out->weight[h->which] = graph->weights[h->other];
+        const int32_t bias = h->n ? fd_bias_of_weight(graph, h->other, node) : -1;
+        if (h->n) *edited = bias >= 0;
+        if (bias >= 0) out->node.weight[1] = bias, out->weight[1] = graph->weights[bias];
     }
     return FD_OK;
 }

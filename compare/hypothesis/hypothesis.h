@@ -13,9 +13,9 @@ typedef enum fd_guess {
     FD_GUESS_SCALING, /* RoPE's frequencies are scaled for longer contexts: `which` is fd_rope_scaling, by factor `value`, from a
                            context of `n`; `other` 1: and cos and sin as YaRN's paper has it */
     FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
-    FD_GUESS_WEIGHT, /* slot `which` reads weight `other`; with `end`, elements [first, end) of every row alone are its; node -1: all of
+    FD_GUESS_WEIGHT, /* slot `which` reads weight `other`, and with `n` the bias its bias; with `end`, elements [first, end) of every row alone are its; node -1: all of
                         `layer` read those of layer `other` */
-    FD_GUESS_INPUT, /* slot `which` reads node `other`, `n` positions earlier */
+    FD_GUESS_INPUT,  /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_ORDER, /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
     FD_GUESS_INPUT_TAIL, /* the last `n` elements of every input row, or of every `end` elements of it, or (`other` 1) those from `first` on, count `value` times, 0 or 2; of
@@ -56,6 +56,7 @@ typedef enum fd_mapped_rule {
     FD_MAPPED_EXPERTS,  /* matrices and biases */
     FD_MAPPED_NUMBERS,  /* each head's own, as of FD_GUESS_HEAD_NUMBERS */
     FD_MAPPED_QUERIES,  /* `n` query heads to the `other` K/V heads that they read */
+    FD_MAPPED_OUTPUTS,  /* what the chosen experts gave, where it is added up */
 } fd_mapped_rule;
 enum { FD_MOST_MAPPED = 16 };
 typedef enum fd_head_numbers_rule {
@@ -212,6 +213,9 @@ extern const fd_hypothesis fd_no_hypothesis;
 
 /* The map of FD_GUESS_MAPPED as it should be: each of n numbers its own, or each group of query heads that of one K/V head. */
 uint64_t fd_hypothesis_right_map(const fd_hypothesis *h);
+
+/* The bias that goes with `weight` by its name, where the node adds one that is as large; -1. */
+int32_t fd_bias_of_weight(const fd_graph *graph, int32_t weight, const fd_node *node);
 
 /* Attention's scores read the cache of K, and what it mixes that of V. */
 bool fd_reads_kv_cache(const fd_node *node);

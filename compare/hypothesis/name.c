@@ -49,6 +49,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
         return h->which == FD_MAPPED_EXPERTS   ? "other_experts"
                : h->which == FD_MAPPED_NUMBERS ? "other_head_numbers"
                : h->which == FD_MAPPED_QUERIES ? "query_heads_mapped"
+               : h->which == FD_MAPPED_OUTPUTS ? "other_expert_outputs"
                                                : "other_kv_heads";
     case FD_GUESS_EXPERTS: return h->which == FD_EXPERTS_LEFT_OUT ? "experts_left_out" : "expert_inputs_weighted";
     case FD_GUESS_HEAD_NUMBERS: return "other_head_numbers";

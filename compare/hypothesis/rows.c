@@ -20,7 +20,10 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_PARTIAL: return slot == 0;
     case FD_GUESS_TILES: return slot == 0 && node->op == FD_OP_ATTN_MIX;
     case FD_GUESS_CACHE: return slot == 1 && fd_hypothesis_moves_cache(h);
-    case FD_GUESS_MAPPED: return slot == 1 && (h->which == FD_MAPPED_EXPERTS || h->which == FD_MAPPED_KV_HEADS);
+    case FD_GUESS_MAPPED:
+        return h->which == FD_MAPPED_OUTPUTS
+                   ? slot == 0
+                   : slot == 1 && (h->which == FD_MAPPED_EXPERTS || h->which == FD_MAPPED_KV_HEADS);
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
     case FD_GUESS_CLAMP: return h->which == 3 && slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
@@ -95,7 +98,7 @@ void fd_hypothesis_round(const fd_hypothesis *h, const fd_node *node, const fd_o
         fd_round_scaled(&s, out->rows);
 }
 
-/* Heads of a cache's rows, or the numbers of the chosen experts. */
+/* Heads of a cache's rows, or what the chosen experts gave, or their numbers. */
 static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
     float copy[FD_MOST_MAPPED];
     const int64_t dim = width / h->n;
@@ -103,7 +106,7 @@ static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t
         const int64_t id = fd_expert_of((double)rows[i], h->n);
         if (id >= 0) rows[i] = (float)(h->keys >> 4 * id & 15);
     }
-    for (int64_t r = 0; r < n_row && h->which == FD_MAPPED_KV_HEADS && width % h->n == 0; r++)
+    for (int64_t r = 0; r < n_row && h->which != FD_MAPPED_EXPERTS && width % h->n == 0; r++)
         for (int64_t d = 0; d < dim; d++) {
             float *x = rows + r * width + d;
             for (int64_t i = 0; i < h->n; i++) copy[i] = x[i * dim];

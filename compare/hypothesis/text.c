@@ -183,7 +183,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             SAY("rows %d…%d are those of %s, where %s is right", h->first, h->end - 1, graph->weights[h->other].name,
                 graph->weights[node->weight[h->which]].name);
         else
-            SAY("reads %s where %s is right", graph->weights[h->other].name,
+            SAY("reads %s%s where %s is right", graph->weights[h->other].name, h->n ? ", and its bias," : "",
                 node->weight[h->which] < 0 ? "none" : graph->weights[node->weight[h->which]].name);
         break;
     case FD_GUESS_INPUT: input_text(h, graph, to, size); break;
@@ -214,6 +214,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
                 SAY("elements %d…%d of every %d of its sums are %s", h->first, h->first + h->n - 1, h->end, what);
             else
                 SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
+            break;
+        }
+        if (h->other) {
+            SAY("element %d of what it multiplies is left out, or that column of the matrix", h->first);
             break;
         }
         SAY("the last %d elements of %s are left out", h->n,
@@ -284,6 +288,8 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         kind_text(h, graph, to, size);
     else
         summary_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_FAULT && h->node < 0 && h->readers)
+        snprintf(to + strlen(to), size - strlen(to), ", in what reads %s alone", graph->nodes[h->readers - 1].name);
     if (h->n_rank) rank_text(h, graph, to + strlen(to), size - strlen(to));
     if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));

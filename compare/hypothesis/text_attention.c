@@ -177,6 +177,9 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
     }
     if (experts)
         SAY("expert%s %s %s computed with the matrices of %s", n == 1 ? "" : "s", are, n == 1 ? "is" : "are", from);
+    else if (h->which == FD_MAPPED_OUTPUTS)
+        SAY("of the chosen experts' outputs number%s %s %s added as number%s %s", n == 1 ? "" : "s", from,
+            n == 1 ? "is" : "are", n == 1 ? "" : "s", are);
     else if (h->which == FD_MAPPED_NUMBERS)
         SAY("head%s %s ha%s the %s of head%s %s", n == 1 ? "" : "s", are, n == 1 ? "s" : "ve", numbers_text(h, graph),
             n == 1 ? "" : "s", from);

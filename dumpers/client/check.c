@@ -158,7 +158,8 @@ fd_code fd_tracer_check(const fd_tracer_tensor *t, int64_t pos0, int64_t n_tok, 
                        "tensor %s: positions %" PRId64 " to %" PRId64 " belong to steps that have ended", t->name,
                        first, first + count - 1);
     FD_TRY(find_rows(t, count, &axis, err));
-    out->over_kv = t->over_kv || ends_with(t->name, ".attn_scores") || ends_with(t->name, ".attn_weights");
+    out->over_kv = t->over_kv || ends_with(t->name, ".attn_scores") || ends_with(t->name, ".attn_alibi") ||
+                   ends_with(t->name, ".attn_weights");
     FD_TRY(take_dimensions(t, stride, axis, out, err));
     int64_t passed = first < pos0 ? pos0 - first : 0;
     out->name = t->name;

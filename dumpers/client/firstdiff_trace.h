@@ -80,8 +80,8 @@ typedef struct fd_tracer_tensor {
     int64_t first, count; /* positions [first, first + count), counted from the first token of the trace; count 0: those of
                              the step. Positions of earlier steps are passed over, so a whole K/V cache may be given */
     int over_kv;        /* not 0: the last dimension runs over key positions from 0 (scores and weights of attention; implied
-                           by names that end in .attn_scores or .attn_weights). Keys after a row's own position are not
-                           looked at */
+                           by names that end in .attn_scores, .attn_alibi or .attn_weights). Keys after a row's own
+                           position are not looked at */
     int on_device;      /* not 0: `data` is a device address, to be copied in the order of `stream` */
     void *stream;       /* cudaStream_t; NULL: the default stream */
 } fd_tracer_tensor;

@@ -206,7 +206,8 @@ static fd_code make_node(const fd_trace *trace, fd_trace_links *links, size_t i,
     strcpy(node->name, name);
     node->layer = fd_layer_of_name(name);
     node->seq = -1;
-    node->over_kv = ends_with(name, ".attn_scores") || ends_with(name, ".attn_weights");
+    node->over_kv =
+        ends_with(name, ".attn_scores") || ends_with(name, ".attn_alibi") || ends_with(name, ".attn_weights");
     FD_TRY(fd_trace_set_describe(trace, links, i, set, &object, err));
     const fd_h5_attribute *seq = &object.seq, *layer = &object.layer;
     if (object.over_kv.found == FD_H5_FOUND) node->over_kv = object.over_kv.value != 0;

@@ -117,6 +117,18 @@ Test(guesses, another_layers_weights_are_one_bug_of_all_tensors_of_a_layer_or_th
     close_model(&b);
 }
 
+static void norms_of_layer_2(fd_graph *g, fd_node *n) {
+    if (n->layer == 1) exchange_layers_1_and_2(g, n);
+}
+
+/* All other weights of the layer are seen to be its own. */
+Test(guesses, two_weights_of_another_layer_are_not_all_of_it) {
+    const guessed norms = {"_norm", norms_of_layer_2, "other_weight", "reads blk.2.attn_norm.weight"};
+    bench b = open_bench(models[0], (recording){0});
+    expect_guess(&b, &norms, all, "f32", true);
+    close_model(&b);
+}
+
 /* A sum that left the branch out would give the norm's values, too; but the next sum reads the same tensor, and is right. */
 Test(guesses, what_another_reader_of_an_unrecorded_tensor_refutes_is_not_named) {
     bench b = open_bench(models[0], (recording){0});

@@ -18,11 +18,11 @@
 #include "tests/ops/shared_files.h"
 #include "tests/scratch.h"
 
-enum { N_GENERATE = 3, N_ARCH = 10 };
+enum { N_GENERATE = 3, N_ARCH = 11 };
 /* With a window of 16, which a prompt must be longer than. */
-static const char *const archs[N_ARCH] = {"qwen3-dense",  "gemma2-dense",  "qwen3moe-moe", "gpt-oss-moe",
-                                          "gpt2-dense",   "bloom-dense",   "olmo-dense",   "nemotron-dense",
-                                          "deepseek-moe", "stablelm-dense"};
+static const char *const archs[N_ARCH] = {"qwen3-dense",  "gemma2-dense",   "qwen3moe-moe", "gpt-oss-moe",
+                                          "gpt2-dense",   "bloom-dense",    "olmo-dense",   "nemotron-dense",
+                                          "deepseek-moe", "stablelm-dense", "falcon-dense"};
 
 typedef struct feed {
     const int32_t *tokens;

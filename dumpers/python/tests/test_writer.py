@@ -49,6 +49,24 @@ def test_steps_append(tmp_path):
             assert np.array_equal(at, weights[position, :, : position + 1])
 
 
+@pytest.mark.parametrize("name", ["attn_scores", "attn_alibi", "attn_weights"])
+def test_attention_is_told_by_its_names(name, tmp_path, firstdiff):
+    values = RNG.random((6, 2, 6)).astype(np.float32)
+    with Writer(tmp_path / "steps.h5", strict=True) as trace:
+        for first, last in ((0, 3), (3, 6)):
+            trace.step(list(range(first, last)))
+            trace.put(f"blk.0.{name}", values[first:last, :, :last])
+    with h5py.File(tmp_path / "by_hand.h5", "w") as f:
+        f.attrs["schema"], f.attrs["version"] = "firstdiff-trace", 1
+        f["tokens"] = np.arange(6, dtype=np.int32)
+        f[f"tensors/blk.0.{name}"] = values
+    for file in ("steps.h5", "by_hand.h5"):
+        with Reader(tmp_path / file) as trace:
+            assert np.array_equal(trace[f"blk.0.{name}"].at(2), values[2, :, :3])
+        shown = firstdiff("inspect", tmp_path / file, f"blk.0.{name}[2]")
+        assert [len(line.split("]")[1].split()) for line in shown.stdout.splitlines()] == [3, 3], shown.stderr
+
+
 def test_logits_of_the_last_token_alone(tmp_path, firstdiff):
     with Writer(tmp_path / "t.h5", tokens=[1, 2, 3]) as trace:
         trace.put("blk.0.l_out", floats(3, 4))

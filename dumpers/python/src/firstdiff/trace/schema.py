@@ -16,6 +16,7 @@ LEVEL_FULL = 2
 STATS = ("min", "max", "mean", "rms", "absmax", "n_nan", "n_pos_inf", "n_neg_inf", "n_zero")  # columns of /stats
 MAX_NAME = 63  # bytes; a row of /graph has 64
 MAX_WEIGHT_NAME = 191  # bytes; "NODE:NAME" at most
+OVER_KV = (".attn_scores", ".attn_alibi", ".attn_weights")  # ends of names whose last axis runs over keys
 MAX_DIM = 4  # besides the position
 
 

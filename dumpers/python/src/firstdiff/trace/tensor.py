@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from firstdiff.trace.arrays import Array, TraceError, from_raw
+from firstdiff.trace.schema import OVER_KV
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Tensor:
         self.dtype: str = text(data.attrs.get("dtype")) or {2: "F16", 4: "F32", 8: "F64"}.get(data.dtype.itemsize, "?")
         self.first_position = int(data.attrs.get("first_position", 0))
         self.op: str = text(data.attrs.get("op"))
-        self.over_kv = bool(data.attrs.get("over_kv", name.endswith((".attn_scores", ".attn_weights"))))
+        self.over_kv = bool(data.attrs.get("over_kv", name.endswith(OVER_KV)))
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -26,6 +26,7 @@ from firstdiff.trace.schema import (
     KINDS,
     LEVEL_FULL,
     MAX_WEIGHT_NAME,
+    OVER_KV,
     STEP_ROW,
     Kind,
     check_name,
@@ -165,8 +166,8 @@ class Writer:
 
         The rows are the step's positions, or, with `pos0`, the positions pos0, pos0 + 1, …. A batch axis of 1 before
         them is dropped. over_kv: the last axis runs over the key positions 0, 1, … and grows with them (attention
-        scores and weights; so taken by itself for names that end in .attn_scores or .attn_weights). op: the engine's
-        name of it. A row given twice holds what came last."""
+        scores and weights; so taken by itself for names that end in one of OVER_KV). op: the engine's name
+        of it. A row given twice holds what came last."""
         return self._guard(f"tensor {name}", lambda: self._put(name, values, pos0, over_kv, op, layer))
 
     def weight(self, name: str, values: Any, dtype: str | None = None) -> bool:
@@ -248,7 +249,7 @@ class Writer:
             raise TraceError("no step has begun: give `tokens` when opening, or call step(tokens) first")
         raw, dtype = to_host(values)
         if over_kv is None:
-            over_kv = name.endswith((".attn_scores", ".attn_weights"))
+            over_kv = name.endswith(OVER_KV)
         first = self._first if pos0 is None else pos0
         have = self._sets.get(name)
         raw = rows_of(raw, pos0, over_kv, range(self._first, self._n_pos), have)
