@@ -36,6 +36,7 @@ class _Hooks:
         """A forward call of the whole model begins."""
         self._given.clear()
         self._head = None
+        self.attention = ""
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
             shape = "none" if ids is None else list(ids.shape)
@@ -229,7 +230,7 @@ def _safely(hooks: _Hooks, do: Any) -> None:
 
 def _before(hooks: _Hooks, path: str) -> Any:
     def hook(_module: Any, args: Any, kwargs: Any) -> None:
-        if path.endswith(ATTENTION):
+        if not hooks.attention and path.endswith(ATTENTION):  # not c_attn inside attn
             hooks.attention = path
             hooks.head_dim = getattr(_module, "head_dim", None)
             hooks.has_sinks = getattr(_module, "sinks", None) is not None
