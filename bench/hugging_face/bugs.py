@@ -1,4 +1,4 @@
-"""Bugs in Hugging Face transformers' llama and qwen2, by replacing what their modules call. A row: what is wrong in words, the names of
+"""Bugs in Hugging Face transformers' llama and its kin, by replacing what their modules call. A row: what is wrong in words, the names of
 docs/faults.md that are right for it (none: no row says it), the function that installs it, and whether a model has one such place (no
 layer), or is wrong in 16-bit types alone.
 
@@ -16,11 +16,21 @@ from torch import nn
 Bug = namedtuple("Bug", "words names install layered low", defaults=(True, False))
 
 
+PLAIN = {"llama", "mistral", "ministral3", "qwen2", "qwen3", "seed_oss", "smollm3", "ernie4_5", "hunyuan_v1_dense"}  # two norms and two branches a layer, no factors
+
+
+def only(holds):
+    """Of other models this would be another bug, or two."""
+    if not holds:
+        raise LookupError("no such place")
+
+
 class Patch(contextlib.ExitStack):
     def __init__(self, model, layer):
         super().__init__()
         self.model = model
-        self.layers = [l for i, l in enumerate(model.model.layers) if layer is None or i == layer]
+        layers = model.model.layers if hasattr(model, "model") else []
+        self.layers = [l for i, l in enumerate(layers) if layer is None or i == layer]
         self.all = layer is None
         self.module = sys.modules[type(model).__module__]
 
@@ -29,6 +39,7 @@ class Patch(contextlib.ExitStack):
         self.enter_context(mock.patch.object(owner, name, make(getattr(owner, name))))
 
     def norms(self):
+        only(not type(self.model).__name__.startswith("Gemma"))  # which multiplies by 1 + w
         found = [n for l in self.layers for n in (l.input_layernorm, l.post_attention_layernorm)]
         return found + ([self.model.model.norm] if self.all else [])
 
@@ -172,11 +183,16 @@ def mask(change):
 
         return attention
 
-    return function("eager_attention_forward", make)
+    def install(p):
+        only(not getattr(p.model.config, "sliding_window", None))
+        function("eager_attention_forward", make)(p)
+
+    return install
 
 
 def mlp(formula):
     def install(p):
+        only(p.model.config.hidden_act == "silu")
         for layer in p.layers:
             m = layer.mlp
             p.replace(m, "forward", lambda _, m=m: lambda x: m.down_proj(formula(m.gate_proj(x), m.up_proj(x))))
@@ -188,6 +204,7 @@ def block(formula):
     """A layer's forward is another: formula(layer, x, attention's output as a function of the normed input)."""
 
     def install(p):
+        only(p.model.config.model_type in PLAIN)
         for layer in p.layers:
 
             def forward(hidden_states, l=layer, **kwargs):
