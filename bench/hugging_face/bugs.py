@@ -5,43 +5,14 @@ layer), or is wrong in 16-bit types alone.
 An installer gets a Patch: the model, its layers that shall be wrong, the Python module of its classes, and `replace`, which undoes
 itself when the run is over."""
 
-import contextlib
 import sys
 from collections import namedtuple
-from unittest import mock
 
 import torch
+from patch import PLAIN, only
 from torch import nn
 
 Bug = namedtuple("Bug", "words names install layered low", defaults=(True, False))
-
-
-PLAIN = {"llama", "mistral", "ministral3", "qwen2", "qwen3", "seed_oss", "smollm3", "ernie4_5", "hunyuan_v1_dense"}  # two norms and two branches a layer, no factors
-
-
-def only(holds):
-    """Of other models this would be another bug, or two."""
-    if not holds:
-        raise LookupError("no such place")
-
-
-class Patch(contextlib.ExitStack):
-    def __init__(self, model, layer):
-        super().__init__()
-        self.model = model
-        layers = model.model.layers if hasattr(model, "model") else []
-        self.layers = [l for i, l in enumerate(layers) if layer is None or i == layer]
-        self.all = layer is None
-        self.module = sys.modules[type(model).__module__]
-
-    def replace(self, owner, name, make):
-        """`owner`.`name` becomes make(what it was)."""
-        self.enter_context(mock.patch.object(owner, name, make(getattr(owner, name))))
-
-    def norms(self):
-        only(not type(self.model).__name__.startswith("Gemma"))  # which multiplies by 1 + w
-        found = [n for l in self.layers for n in (l.input_layernorm, l.post_attention_layernorm)]
-        return found + ([self.model.model.norm] if self.all else [])
 
 
 # ---- makers of installers ----

@@ -45,7 +45,8 @@ class Transformers(scoring.Engine):
     def record(self, model, case, path):
         import models
         import torch
-        from bugs import Patch, table
+        from bugs import table
+        from patch import Patch
 
         import firstdiff.transformers as adapter
 
