@@ -1,36 +1,18 @@
-"""Bugs in Hugging Face transformers' llama and qwen2, by replacing what their modules call. A row: what is wrong in words, the names of
+"""Bugs in Hugging Face transformers' llama and its kin, by replacing what their modules call. A row: what is wrong in words, the names of
 docs/faults.md that are right for it (none: no row says it), the function that installs it, and whether a model has one such place (no
 layer), or is wrong in 16-bit types alone.
 
 An installer gets a Patch: the model, its layers that shall be wrong, the Python module of its classes, and `replace`, which undoes
 itself when the run is over."""
 
-import contextlib
 import sys
 from collections import namedtuple
-from unittest import mock
 
 import torch
+from patch import PLAIN, only
 from torch import nn
 
 Bug = namedtuple("Bug", "words names install layered low", defaults=(True, False))
-
-
-class Patch(contextlib.ExitStack):
-    def __init__(self, model, layer):
-        super().__init__()
-        self.model = model
-        self.layers = [l for i, l in enumerate(model.model.layers) if layer is None or i == layer]
-        self.all = layer is None
-        self.module = sys.modules[type(model).__module__]
-
-    def replace(self, owner, name, make):
-        """`owner`.`name` becomes make(what it was)."""
-        self.enter_context(mock.patch.object(owner, name, make(getattr(owner, name))))
-
-    def norms(self):
-        found = [n for l in self.layers for n in (l.input_layernorm, l.post_attention_layernorm)]
-        return found + ([self.model.model.norm] if self.all else [])
 
 
 # ---- makers of installers ----
@@ -172,11 +154,16 @@ def mask(change):
 
         return attention
 
-    return function("eager_attention_forward", make)
+    def install(p):
+        only(not getattr(p.model.config, "sliding_window", None))
+        function("eager_attention_forward", make)(p)
+
+    return install
 
 
 def mlp(formula):
     def install(p):
+        only(p.model.config.hidden_act == "silu")
         for layer in p.layers:
             m = layer.mlp
             p.replace(m, "forward", lambda _, m=m: lambda x: m.down_proj(formula(m.gate_proj(x), m.up_proj(x))))
@@ -188,6 +175,7 @@ def block(formula):
     """A layer's forward is another: formula(layer, x, attention's output as a function of the normed input)."""
 
     def install(p):
+        only(p.model.config.model_type in PLAIN)
         for layer in p.layers:
 
             def forward(hidden_states, l=layer, **kwargs):

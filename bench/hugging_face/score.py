@@ -3,9 +3,11 @@
 with the bugs of bugs.py: in every layer and in layer 2, in float32 and bfloat16. Nothing tells compare the class (--given does).
 
     python3 bench/hugging_face/score.py build/release/firstdiff traces/kjv-llama.gguf traces/kjv-qwen2.gguf --keep TRACES
+    firstdiff make-model --arch gemma2 -o gemma2.gguf && python3 bench/hugging_face/score.py build/release/firstdiff gemma2.gguf
 
-Needs torch, transformers, gguf and accelerate. The status is 1 with a NOISE, a wrong name or a false alarm."""
+Any architecture of models.py; of a bug that has no place in it there is no run. Needs torch, transformers, gguf and accelerate. The status is 1 with a NOISE, a wrong name or a false alarm."""
 
+import functools
 import pathlib
 import sys
 
@@ -21,6 +23,9 @@ DTYPES = {"float32": "f32", "float16": "hf-f16", "bfloat16": "hf-bf16"}
 class Transformers(scoring.Engine):
     map = "transformers"
     tokens = [*scoring.Engine.tokens, [1, 403, 407, 261, 378, 432, 383, 286, 261, 376, 298, 315, 421], [1, 7, 1500, 900, 33, 260, 1999, 4, 77]]
+
+    def tokens_of(self, model):
+        return [[t % vocabulary(model) for t in tokens] for tokens in self.tokens]
 
     def cases(self, model, args):
         from bugs import table
@@ -38,24 +43,40 @@ class Transformers(scoring.Engine):
         return out
 
     def record(self, model, case, path):
+        import models
         import torch
-        from bugs import Patch, table
+        from bugs import table
+        from patch import Patch
 
         import firstdiff.transformers as adapter
 
         torch.set_num_threads(1)
         name, layer, dtype, attention = case.run
-        tokens = self.tokens[case.tokens]
-        loaded = adapter.load(model, dtype, attention)
-        with Patch(loaded, layer) as patch:
-            try:
+        tokens = self.tokens_of(model)[case.tokens]
+        try:
+            loaded = models.build(model, dtype, attention)
+        except ValueError as error:
+            if "does not support an attention implementation" in str(error):
+                return False
+            raise
+        try:
+            with Patch(loaded, layer) as patch:
                 if name:
                     table[name].install(patch)
-            except LookupError:
-                return False
-            patch.replace(adapter, "load", lambda _: lambda *args: loaded)
-            adapter.record(model, tokens, path, prefill=len(tokens) - self.decoded, dtype=dtype, attention=attention)
+                patch.replace(adapter, "load", lambda _: lambda *args: loaded)
+                adapter.record(model, tokens, path, prefill=len(tokens) - self.decoded, dtype=dtype, attention=attention)
+        except (LookupError, AttributeError):
+            if not name:
+                raise
+            return False
         return True
+
+
+@functools.cache
+def vocabulary(model):
+    from gguf import GGUFReader
+
+    return next(int(t.shape[1]) for t in GGUFReader(model).tensors if t.name == "token_embd.weight")
 
 
 if __name__ == "__main__":

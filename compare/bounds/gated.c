@@ -25,12 +25,12 @@ void fd_bound_scale(const fd_bound_work *work) {
 }
 
 /* GELU's tanh form, ½g(1 + tanh v). 1 + tanh v cancels where g < 0, so an engine that computes it so is off by u·|g|
- * (in binary32 in every engine); the argument, three products and a sum, by 5u of itself, which moves the result by
+ * (in binary32 in most engines: `u`); the argument, three products and a sum, by 5u of itself, which moves the result by
  * |g|·2|v|σ(2v)σ(−2v). The result is rounded before it is multiplied. llama.cpp's CPU reads it from a table by the
  * argument in f16: a replay repeats that, but for values that lie between two of the table's. |d gelu/dg| ≤ 1.13.
  * Fast math takes tanh.approx, off by up to 2⁻¹⁷ of 1 on an H200 (6,100 values of a sound run), here twice that. */
-static double gelu_error(const fd_numerics_class *c, double g, double e, double *size) {
-    double u = fmin(c->u_op, 0x1p-24), u_table = c->q8_activations || c->replays_inputs ? 0x1p-11 : 0;
+static double gelu_error(const fd_numerics_class *c, double u, double g, double e, double *size) {
+    double u_table = c->q8_activations || c->replays_inputs ? 0x1p-11 : 0;
     double tiny = u_table > 0 ? 0x1p-24 : c->tiny_out, e_g = e + u_table * fabs(g);
     double twice_v = g * (1.5957691216057308 + 0.0713548162726 * g * g), share = 1 / (1 + exp(-twice_v));
     double gelu = fabs(g) * share, own = u * fabs(g) * (3 + 5 * fabs(twice_v) * share * (1 - share));
@@ -43,15 +43,17 @@ static double gelu_error(const fd_numerics_class *c, double g, double e, double 
 void fd_bound_gelu_mul(const fd_bound_work *work) {
     for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) {
         double up = fabs(work->in[1][i]), e_up = work->e[1][i], gelu;
-        double own = gelu_error(work->c, work->in[0][i], work->e[0][i], &gelu);
+        double own = gelu_error(work->c, fmin(work->c->u_op, 0x1p-24), work->in[0][i], work->e[0][i], &gelu);
         work->tau[i] = own * (up + e_up) + gelu * e_up;
     }
 }
 
+/* transformers has it as one operation of PyTorch, in binary32, or, for gpt2, phi and bloom, as a formula whose every step is
+ * a tensor of the class. */
 void fd_bound_gelu(const fd_bound_work *work) {
     double gelu;
     for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
-        work->tau[i] = gelu_error(work->c, work->in[0][i], work->e[0][i], &gelu);
+        work->tau[i] = gelu_error(work->c, work->c->u_op, work->in[0][i], work->e[0][i], &gelu);
 }
 
 /* max(x, 0)²: its one rounding is the output's. */

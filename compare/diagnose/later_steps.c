@@ -95,6 +95,7 @@ fd_code fd_refute_by_later_steps(const fd_diagnose_options *ask, const float *z,
     e->n_remaining = 0;
     for (int32_t k = 0; k < n; k++)
         if (holds[k]) e->remaining[e->n_remaining++] = e->remaining[k];
+    if (e->n_remaining == 1) e->tells_apart = FD_TELLS_NOTHING;
     fd_name_forms(e, ask->graph);
     return FD_OK;
 }

@@ -203,6 +203,15 @@ static fd_code try_zero_rows(fd_trial *t, fd_error *err) {
     return t->all.request->departing_alone && !node->over_kv ? fd_trial_try(t, &h, err) : FD_OK;
 }
 
+/* An op that gives nothing but zeros of inputs that were not recorded: these are zero, or the op was left out. Both are said. */
+static fd_code try_op_left_out(fd_trial *t, fd_error *err) {
+    const fd_node *node = t->all.request->args.node;
+    const fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = (int32_t)fd_node_width(node)};
+    const fd_hypothesis all = fd_hypothesis_everywhere(&h, t->all.request->args.graph);
+    if (t->n_span == 1 || fd_trial_many_layers(t) || node->over_kv || !fd_trial_fits(t)) return FD_OK;
+    return fd_trial_try(t, &all, err);
+}
+
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
@@ -217,6 +226,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
+    FD_TRY(try_op_left_out(t, err));
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
     bool many = fd_trial_many_layers(t);

@@ -16,7 +16,8 @@ typedef enum weight_state { UNTOLD, OWN, AGAIN } weight_state;
 typedef struct weights_asked {
     const fd_requantised_options *o;
     const fd_graph *graph;
-    int32_t *reader;         /* [n_weight] the first node that reads it as a matrix; -1: none; owned */
+    int32_t *
+        reader; /* [n_weight] the first node that reads it as a matrix, of those that are recorded if any is; -1: none; owned */
     weight_state *state;     /* [n_weight] owned */
     fd_requantisation *grid; /* [n_weight] of AGAIN; owned */
     int32_t n_tried, first;  /* first: weight that was quantised again; -1: none yet */
@@ -165,10 +166,22 @@ static bool of_one_kind(const weights_asked *a, int32_t v, int32_t w) {
     return outside || fd_fault_same_kind(&nodes[a->reader[v]], &nodes[a->reader[w]]);
 }
 
-/* What nothing recorded tells is as its like in other layers, else as the first one. */
-static void assume_the_rest(weights_asked *a, const bool *told) {
+/* Of the weights that something tells: that was quantised again if most were. */
+static int32_t most_are_like(const weights_asked *a, const bool *told) {
+    int32_t n = 0, own = a->first;
     for (int32_t w = 0; w < a->graph->n_weight; w++) {
-        int32_t like = a->first;
+        if (!told[w]) continue;
+        n += a->state[w] == AGAIN ? 1 : -1;
+        if (a->state[w] == OWN) own = w;
+    }
+    return n >= 0 ? a->first : own;
+}
+
+/* What nothing recorded tells is as its like in other layers, else as most are. */
+static void assume_the_rest(weights_asked *a, const bool *told) {
+    const int32_t most = most_are_like(a, told);
+    for (int32_t w = 0; w < a->graph->n_weight; w++) {
+        int32_t like = most;
         if (a->reader[w] < 0 || told[w]) continue;
         for (int32_t v = 0; v < a->graph->n_weight; v++)
             if (a->reader[v] >= 0 && told[v] && of_one_kind(a, v, w)) like = v;
@@ -241,7 +254,10 @@ static fd_code hold(const weights_asked *a, fd_verdict_weights *v, fd_loaded_wei
 static fd_code ask_all(weights_asked *a, bool *told, fd_verdict_weights *v, fd_loaded_weights *loaded, fd_error *err) {
     for (int32_t w = 0; w < a->graph->n_weight; w++) a->reader[w] = -1;
     for (int32_t i = a->graph->n_node - 1; i >= 0; i--)
-        if (is_matrix(a->graph, &a->graph->nodes[i])) a->reader[a->graph->nodes[i].weight[0]] = i;
+        if (is_matrix(a->graph, &a->graph->nodes[i])) {
+            int32_t *reader = &a->reader[a->graph->nodes[i].weight[0]];
+            if (*reader < 0 || fd_trace_has_data(a->o->cand, a->graph->nodes[i].name)) *reader = i;
+        }
     FD_TRY(ask_each(a, err));
     if (a->first < 0) return FD_OK;
     FD_TRY(ask_each(a, err)); /* what was asked before a grid was known */

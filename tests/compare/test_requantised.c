@@ -109,6 +109,19 @@ Test(requantised, beside_rounding_and_in_the_layers_alone) {
     close_model(&b);
 }
 
+/* Of an embedding nothing says so, and most weights that something is said of are the file's. */
+Test(requantised, of_one_matrix_a_layer_and_no_more) {
+    static const char inside[] = "*norm,*attn_[qkv],*proj,*inp,*act,*down,*l_out";
+    bench b = open_bench(models[1], (recording){0});
+    engine e = new_engine(&b);
+    quantise(&e, "ffn_down", grids[0].q);
+    fd_verdict v = verdict_of(&b, &e, (recording){.tensors = inside});
+    cr_expect_eq(v.weights.n_differ, b.graph->hparams.n_layer, "%d: also %s", v.weights.n_differ, v.weights.others);
+    expect_named(&v, grids[0].says, "down alone");
+    drop(&e);
+    close_model(&b);
+}
+
 /* Activations in int8 blocks meet weights that the file has in another type. */
 Test(requantised, int8_activations_beside_them_are_a_class) {
     bench b = open_bench(models[1], (recording){0});

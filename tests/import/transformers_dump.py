@@ -19,6 +19,11 @@ HEADS = {"attn_q_norm": "{}.self_attn.q_norm", "attn_k_norm": "{}.self_attn.k_no
 ROUTER = {"ffn_moe_logits": "{}.mlp.gate.0", "ffn_moe_weights": "{}.mlp.gate.1", "ffn_moe_topk": "{}.mlp.gate.2", "ffn_moe_out": "{}.mlp.experts {}.mlp"}
 SHARED = {"ffn_moe_out": "{}.mlp.experts", "ffn_shexp_gate": "{}.mlp.shared_expert.gate_proj", "ffn_shexp": "{}.mlp.shared_expert", "ffn_out": "{}.mlp",
           "ffn_shexp_up": "{}.mlp.shared_expert.up_proj", "ffn_shexp_logit": "{}.mlp.shared_expert_gate"}
+LATENT = {"attn_q_a": "{}.self_attn.q_a_proj", "attn_q_a_norm": "{}.self_attn.q_a_layernorm", "attn_q": "{}.self_attn.q_b_proj", "attn_kv_a_norm": "{}.self_attn.kv_a_layernorm",
+          "attn_k": None, "attn_kv_a": "{}.self_attn.kv_a_proj_with_mqa", "attn_out": None, "attn_out_v": "{}.self_attn.o_proj:in",
+          "ffn_moe_out": "{}.mlp.experts", "ffn_shexp": "{}.mlp.shared_experts", "ffn_out": "{}.mlp"}
+SHARED_APART = {"ffn_moe_logits": "{}.block_sparse_moe.router.0", "ffn_moe_weights": "{}.block_sparse_moe.router.1", "ffn_moe_topk": "{}.block_sparse_moe.router.2",
+                "ffn_moe_out": "{}.block_sparse_moe.experts {}.block_sparse_moe", "ffn_shexp": "{}.shared_mlp"}
 GPT_NEOX = {
     "token_embd": "gpt_neox.embed_in", "attn_norm": "{}.input_layernorm", "attn_weights": "{}.attention.1", "attn_proj": "{}.attention.dense",
     "ffn_norm": "{}.post_attention_layernorm", "ffn_up": "{}.mlp.dense_h_to_4h", "ffn_act": "{}.mlp.act", "ffn_down": "{}.mlp.dense_4h_to_h", "l_out": "{}",
@@ -30,6 +35,7 @@ ARCHITECTURES = {
     "gemma2": GEMMA, "gemma3": {**GEMMA, **HEADS, "heads first": True}, "olmo2": {**NORMED, **HEADS},
     "glm4": {"attn_post_norm": "{}.post_self_attn_layernorm", "ffn_post_norm": "{}.post_mlp_layernorm"},
     "qwen3moe": {**HEADS, **ROUTER}, "qwen2moe": {**ROUTER, **SHARED}, "gptneox": {"fused": True},
+    "deepseek2": {**ROUTER, **LATENT}, "granitemoe": {"turned": True, **SHARED_APART},
 }
 
 
@@ -50,8 +56,10 @@ def step(tensors, names, how, first, count):
         layer, kind = layer_and_kind(name)
         for to in (names.get(kind) or "").split():
             rows = rows_of(kind, at_step(name, values, first, count), how)
+            if kind == "attn_kv_a":  # K's rotated part is of the same product
+                rows = np.concatenate([rows, rows_of("attn_k", tensors[f"blk.{layer}.attn_k"][first : first + count], how)], -1)
             to = to.format(("gpt_neox" if how.get("fused") else "model") + f".layers.{layer}")
-            out[to] = rows if ".gate." in to else rows[None]
+            out[to] = rows if ".gate." in to or ".router." in to else rows[None]
         if how.get("fused") and kind == "attn_q":
             n_kv = tensors[f"blk.{layer}.attn_k"].shape[1]
             qkv = [tensors[f"blk.{layer}.attn_{x}"][first : first + count].reshape(count, n_kv, -1) for x in "qkv"]

@@ -68,6 +68,27 @@ def test_what_attention_with_sinks_gives_its_softmax_is_no_scores(tmp_path):
         assert "model.layers.0.self_attn:out1" in attention and "model.layers.0.self_attn.scores" not in attention
 
 
+@pytest.mark.parametrize("config", [
+    transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=64),
+    transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=32),
+    transformers.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, alibi=False),
+    transformers.GPTNeoXConfig(**SMALL),
+], ids=lambda config: config.model_type)  # fmt: skip
+def test_attention_by_other_names_and_masks_that_grow_with_the_keys(config, tmp_path):
+    with traced(config, tmp_path / "c.h5", [[1, 2, 3], [4], [5]]) as read:
+        of = "attn" if config.model_type == "gpt2" else "attention" if config.model_type == "gpt_neox" else "self_attention"
+        parts = {name.rsplit(f".{of}", 1)[1] for name in read if f".1.{of}" in name}
+        assert {".cache_k", ".cache_v", ".scores"} <= parts and (":out1" in parts or of == "self_attention")
+
+
+@pytest.mark.parametrize("config", [transformers.PhiConfig, transformers.StableLmConfig], ids=lambda config: config.model_type)
+def test_the_rotated_part_of_a_head_is_no_rotated_head(config, tmp_path):
+    small = {name: value for name, value in SMALL.items() if name != "head_dim"}
+    with traced(config(**small, partial_rotary_factor=0.5), tmp_path / "c.h5", [[1, 2, 3], [4]]) as read:
+        assert not any(name.endswith(("q_rope", "k_rope")) for name in read)
+        assert read["model.layers.0.self_attn.cache_k"][:].shape == (4, 2, 8)
+
+
 @pytest.mark.parametrize("first", [2, 3, 4])
 def test_heads_in_front_of_the_tokens_are_put_behind_them(first, tmp_path):
     """As many tokens as Q or K/V has heads, too: gemma3 norms [1, n_head, n_tok, n]."""

@@ -14,6 +14,8 @@ import transformers
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
 
+ATTENTION = ("attn", "attention")  # how the paths of attention's modules end
+
 
 class _Hooks:
     """What runs before and after each module's forward. Never raises into the model and never touches its tensors."""
@@ -27,11 +29,14 @@ class _Hooks:
         self.has_sinks = False  # it has sinks
         self._head: Any = None  # what lm_head gave in this call
         self.saw_weights = False  # attention's, in any call
+        self.head_dim: int | None = None  # of the attention module that runs, where it says so
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of each tensor's row, in the first call that had it
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward call of the whole model begins."""
         self._given.clear()
         self._head = None
+        self.attention = ""
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
             shape = "none" if ids is None else list(ids.shape)
@@ -74,8 +79,10 @@ class _Hooks:
                 self._put(f"{path}:out{i}" if i else path, tensor)
 
     def rotated(self, result: Any) -> None:
-        """Records q and k after RoPE: [1, n_head, n_tok, head_dim]."""
+        """Records q and k after RoPE: [1, n_head, n_tok, head_dim]. Not where the function was given the rotated part of each head alone."""
         for name, tensor in zip(("q_rope", "k_rope"), result, strict=False):
+            if self.head_dim is not None and tensor.shape[-1] != self.head_dim:
+                continue
             self._put(f"{self.attention}.{name}", tensor, heads_first=True)
 
     def softened(self, scores: Any) -> None:
@@ -110,7 +117,7 @@ class _Hooks:
             self._given[id(tensor)] = (weakref.ref(tensor), tensor._version)
         positions = self._trace.step_positions
         n_tok = len(positions)
-        weights = name.endswith(("attn:out1", "attn.scores")) and tensor.ndim == 4
+        weights = name.endswith(tuple(f"{of}{what}" for of in ATTENTION for what in (":out1", ".scores"))) and tensor.ndim == 4
         self.saw_weights |= weights
         if tensor.ndim == 4 and (weights or (_heads_in_front(tensor, n_tok) if heads_first is None else heads_first)):
             tensor = tensor.transpose(1, 2)  # of [1, n_head, n_tok, …]
@@ -125,6 +132,8 @@ class _Hooks:
         rows = tensor.shape[1]
         if rows != n_tok and not (name.startswith(("lm_head", "logits")) and rows < n_tok):
             return
+        if not weights and self._shapes.setdefault(name, tuple(tensor.shape[2:])) != tuple(tensor.shape[2:]):
+            return  # a mask or a bias of the scores: it grows with the keys
         pos0 = None if rows == n_tok else positions[-rows]  # logits of the last tokens alone
         self._trace.put(name, tensor[0], pos0, over_kv=weights)
 
@@ -221,8 +230,9 @@ def _safely(hooks: _Hooks, do: Any) -> None:
 
 def _before(hooks: _Hooks, path: str) -> Any:
     def hook(_module: Any, args: Any, kwargs: Any) -> None:
-        if path.endswith("attn"):
+        if not hooks.attention and path.endswith(ATTENTION):  # not c_attn inside attn
             hooks.attention = path
+            hooks.head_dim = getattr(_module, "head_dim", None)
             hooks.has_sinks = getattr(_module, "sinks", None) is not None
         _safely(hooks, lambda: hooks.before(path, args, kwargs))
 
