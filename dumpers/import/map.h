@@ -31,7 +31,6 @@ typedef enum fd_name_map_variable {
     FD_NAME_MAP_N_EMBD,
     FD_NAME_MAP_N_FF,
     FD_NAME_MAP_N_EXPERT_USED, /* of each token */
-    FD_NAME_MAP_KV_RANK,       /* elements of K and V compressed, in latent attention */
     FD_NAME_MAP_N_TOK,         /* the step's tokens; in shape= alone */
     FD_NAME_MAP_ATTN_SCALE,    /* of the scores; in scale= alone */
     FD_NAME_MAP_VARIABLE_COUNT

@@ -14,8 +14,7 @@ const char *const fd_name_map_variables[FD_NAME_MAP_VARIABLE_COUNT] = {[FD_NAME_
                                                                        [FD_NAME_MAP_N_FF] = "n_ff",
                                                                        [FD_NAME_MAP_N_TOK] = "n_tok",
                                                                        [FD_NAME_MAP_ATTN_SCALE] = "attn_scale",
-                                                                       [FD_NAME_MAP_N_EXPERT_USED] = "n_expert_used",
-                                                                       [FD_NAME_MAP_KV_RANK] = "kv_rank"};
+                                                                       [FD_NAME_MAP_N_EXPERT_USED] = "n_expert_used"};
 
 static fd_name_map_variable find_variable(const char *text, size_t n) {
     for (int i = FD_NAME_MAP_NUMBER + 1; i < FD_NAME_MAP_VARIABLE_COUNT; i++)

@@ -26,14 +26,6 @@ static double attn_scale_of(const fd_graph *graph) {
     return 0;
 }
 
-static int64_t kv_rank_of(const fd_graph *graph) {
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const char *dot = strrchr(graph->nodes[i].name, '.');
-        if (dot && strcmp(dot, ".attn_kv_a") == 0) return fd_node_width(&graph->nodes[i]);
-    }
-    return 0;
-}
-
 static fd_name_map_values values_of_model(const fd_graph *graph, bool rows_kept) {
     if (!graph) return (fd_name_map_values){.rope_neighbours = -1};
     const fd_hparams *h = &graph->hparams;
@@ -42,8 +34,7 @@ static fd_name_map_values values_of_model(const fd_graph *graph, bool rows_kept)
                                        [FD_NAME_MAP_N_HEAD_KV] = h->n_head_kv,
                                        [FD_NAME_MAP_N_EMBD] = h->n_embd,
                                        [FD_NAME_MAP_N_FF] = h->n_ff,
-                                       [FD_NAME_MAP_N_EXPERT_USED] = h->n_expert_used,
-                                       [FD_NAME_MAP_KV_RANK] = kv_rank_of(graph)},
+                                       [FD_NAME_MAP_N_EXPERT_USED] = h->n_expert_used},
                                 .attn_scale = attn_scale_of(graph),
                                 .rope_neighbours =
                                     h->rope.pairing == FD_ROPE_INTERLEAVED && !h->rope_rows_kept && !rows_kept};
