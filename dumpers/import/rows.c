@@ -109,7 +109,7 @@ fd_fused_place fd_import_rows_of_weight(const fd_graph *graph, const char *node)
     fd_fused_place place = {0};
     int n_name, n_other;
     int64_t first, end;
-    if (own < 0 || !rows_of(&graph->weights[own], &n_name, &place.first, &end)) return place;
+    if (own < 0 || own >= graph->n_weight || !rows_of(&graph->weights[own], &n_name, &place.first, &end)) return place;
     place.n = end - place.first;
     for (int32_t i = 0; i < graph->n_weight; i++) { /* the last of them ends where the matrix does */
         const fd_weight *w = &graph->weights[i];

@@ -1,0 +1,99 @@
+#include "compare/explain/decide.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "compare/explain/cross_check.h"
+#include "compare/explain/forms.h"
+#include "compare/explain/guesses.h"
+#include "compare/explain/which_alone.h"
+
+static bool one_position(const fd_trial *t) {
+    return t->all.request->args.pos0 == 0 && t->all.request->args.n_pos == 1;
+}
+
+static void list_remaining(fd_trial *t, bool group_alone) {
+    fd_explanation *out = t->out;
+    for (int32_t i = 0; i < t->n; i++) {
+        if (t->contenders[i].refuted || (group_alone && !t->contenders[i].in_group)) continue;
+        if (out->n_remaining < FD_MAX_REMAINING) out->remaining[out->n_remaining] = t->contenders[i].fit;
+        out->n_remaining++;
+    }
+}
+
+static fd_code find_what_tells_apart(fd_trial *t, fd_error *err) {
+    fd_explanation *out = t->out;
+    const fd_graph *graph = t->all.request->args.graph;
+    if (one_position(t) && !out->named) {
+        out->tells_apart = FD_TELLS_SECOND_POSITION;
+    } else if (out->n_remaining > 1) {
+        int32_t node;
+        FD_TRY(fd_where_they_differ(t, &out->remaining[0].hypothesis, &out->remaining[1].hypothesis, &node, err));
+        out->tells_apart = node >= 0 ? FD_TELLS_NODE : FD_TELLS_MORE_POSITIONS;
+        if (node >= 0) snprintf(out->other, sizeof out->other, "%s", graph->nodes[node].name);
+    } else if (t->n_span > 1 && !out->named) {
+        out->tells_apart = FD_TELLS_SPAN;
+        snprintf(out->other, sizeof out->other, "%s", graph->nodes[t->span[0]].name);
+    } else if (out->n_untried && !out->named) {
+        out->tells_apart = FD_TELLS_LAYER;
+    }
+    return FD_OK;
+}
+
+static const fd_contender *best_left(const fd_trial *t) {
+    for (int32_t i = 0; i < t->n; i++)
+        if (!t->contenders[i].refuted) return &t->contenders[i];
+    return NULL;
+}
+
+/* How many of those left differ from the best. */
+static int32_t group(fd_trial *t, const fd_contender *best) {
+    int32_t n_apart = 0;
+    for (int32_t i = 0; i < t->n; i++) {
+        fd_contender *c = &t->contenders[i];
+        c->in_group =
+            !c->refuted && best &&
+            (c == best || (fd_trial_is_fit(t, &c->fit) &&
+                           fd_variant_equal(t->all.request, t->all.request->args.node, &c->variant, &best->variant)));
+        const bool form = !c->refuted && !c->in_group && best && fd_is_other_form(&best->fit, &c->fit);
+        t->out->forms |= form;
+        c->in_group |= form;
+        n_apart += !c->refuted && !c->in_group;
+    }
+    return n_apart;
+}
+
+/* What leaves far more of the residual than the best is refuted, however wide the bounds are. */
+static void refute_by_residual(fd_trial *t) {
+    fd_explanation *out = t->out;
+    if (!t->all.request->numerics || t->n == 0 || !fd_trial_is_fit(t, &t->contenders[0].fit)) return;
+    const fd_explain_fit *best = &t->contenders[0].fit;
+    t->op_refuted |= fd_fit_decides(best, &out->unmodified);
+    for (int32_t i = 1; i < t->n; i++) t->contenders[i].refuted |= fd_fit_decides(best, &t->contenders[i].fit);
+}
+
+fd_code fd_decide(fd_trial *t, fd_error *err) {
+    fd_explanation *out = t->out;
+    t->op_refuted = fd_fit_clearly_beyond(&out->unmodified);
+    refute_by_residual(t);
+    if (t->n > 0 && fd_trial_is_fit(t, &t->contenders[0].fit)) FD_TRY(fd_cross_check(t, err));
+    const fd_contender *best = best_left(t);
+    int32_t n_apart = group(t, best);
+    bool nan_alone = best && best->evidence == 0 && isinf(out->unmodified.z);
+    bool decided = best && !nan_alone && fd_fit_decides(&best->fit, &out->unmodified);
+    bool little = best && best->evidence < FD_MIN_EVIDENCE && !decided;
+    out->n_apart = n_apart + 1;
+    out->why = !t->op_refuted                             ? FD_UNNAMED_OP_FITS
+               : !best || !fd_trial_is_fit(t, &best->fit) ? FD_UNNAMED_NONE_FITS
+               : n_apart > 0                              ? FD_UNNAMED_SEVERAL_FIT
+               : little                                   ? FD_UNNAMED_LITTLE_EVIDENCE
+                                                          : FD_NAMED;
+    out->named = out->why == FD_NAMED;
+    for (int32_t i = 0; i < t->n; i++)
+        if (t->contenders[i].refuted || (out->named && !t->contenders[i].in_group))
+            fd_trial_note_runner_up(t, &t->contenders[i].fit);
+    list_remaining(t, out->named);
+    fd_name_forms(out, t->all.request->args.graph);
+    if (out->named) FD_TRY(fd_say_which_alone(t, &out->remaining[0], err));
+    return find_what_tells_apart(t, err);
+}
