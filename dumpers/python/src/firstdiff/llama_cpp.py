@@ -122,10 +122,8 @@ def _known_numerics(settings: Settings, model: Any) -> str:
     """The class that no sample of positions tells; "": firstdiff infers it."""
     if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):  # without attention nothing is hidden
         return ""
-    if settings.flash_attn and settings.kv_type in ("f16", "q8_0"):
-        return "ggml-cpu-fa"  # short batches sum V in binary16, long ones in binary32; blocks of K and V come from kv_type
-    if settings.kv_type in QUANTISED_KV:
-        return "q8"  # the CPU kernels' int8 blocks, of q too; the coarser a cache, the more a value on the other side of a step leaves
+    if settings.flash_attn and settings.kv_type == "f16":
+        return "ggml-cpu-fa"  # short batches sum V in binary16, long ones in binary32
     return ""
 
 
@@ -179,8 +177,7 @@ def record(
     generate   then so many tokens of llama.cpp's own choice, the likeliest each time
     patterns   which nodes to record
     numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers,
-               except that on a CPU flash attention with an f16 or q8_0 cache is known to be ggml-cpu-fa, and a
-               cache of 4 or 5 bits to go with q8
+               except that on a CPU flash attention with an f16 cache is known to be ggml-cpu-fa
     weights    keep a hash of every weight's rows, as llama.cpp holds them: weights are compared before any op. Types other than
                F32, F16 and BF16 take the package gguf; what lies on a GPU or is packed again is left out
     verify     run again without recording; other logits in any bit are an error
