@@ -18,8 +18,8 @@ static const struct most {
 } most = {1.6, 3.0}, most_of_norm = {1.3, 1.6}, most_of_gelu = {3.2, 5.0};
 
 /* In rows of few elements, a router's of 4 experts, the middle row is itself a matter of chance: the logarithm of the ratio of two sums
- * of w squares has a standard deviation of about 2/√w, the middle of n of them 1.25/√n of that. This is four of these. Of 230 sound runs of
- * transformers, 36 architectures, 13 were beyond `most` at a router's logits or weights, in rows of 2 to 4 elements. */
+ * of w squares has a standard deviation of about 2/√w, the middle of n of them 1.25/√n of that. This is four of these: of
+ * transformers' sound runs, 36 architectures, routers' logits and weights in rows of 2 to 4 elements were beyond `most`. */
 static double most_by_chance(int32_t n_row, int64_t width) {
     return exp(4 * 1.25 * 2 / sqrt((double)n_row * (double)width));
 }

@@ -1,10 +1,8 @@
 #include "compare/attribute/one_value.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "model/weight_rows.h"
+#include "compare/bounds/column.h"
 
 /* Of what is left, squared, so much may lie elsewhere: sums and other roundings of weights leave a hundred thousandth. Of n columns at
  * random the best one has 2 ln(n) / rows of it. */
@@ -46,39 +44,18 @@ static fd_code left_of(const fd_attribution_options *options, const fd_node_find
     return code;
 }
 
-/* The largest share of Σ left² that lies along a column. */
-static fd_code along_a_column(const fd_weight *w, const one_row *row, double *share, fd_error *err) {
-    const size_t n = (size_t)w->n_col;
-    float *weights = malloc(sizeof *weights * n);
-    double *dot = calloc(2 * n, sizeof *dot), *square = dot ? dot + n : NULL, all = 0;
-    *share = 0;
-    for (int64_t r = 0; r < row->n && weights && dot; r++) {
-        fd_weight_row(w, r, weights);
-        all += row->left[r] * row->left[r];
-        for (size_t k = 0; k < n; k++) {
-            dot[k] += row->left[r] * (double)weights[k];
-            square[k] += (double)weights[k] * (double)weights[k];
-        }
-    }
-    const bool there = weights && dot;
-    for (size_t k = 0; k < n && there; k++)
-        if (square[k] * all > 0 && isfinite(all)) *share = fmax(*share, dot[k] * dot[k] / (square[k] * all));
-    free(weights);
-    free(dot);
-    return there ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "one value: out of memory");
-}
-
 fd_code fd_is_one_value(const fd_attribution_options *options, const fd_node_finding *finding, bool *yes,
                         fd_error *err) {
     const fd_node *node = &options->graph->nodes[finding->node];
     const fd_weight *w = node->op == FD_OP_MATMUL ? &options->graph->weights[node->weight[0]] : NULL;
     one_row row = {.pos = finding->pos};
     double share = 0;
+    int32_t column;
     *yes = false;
     if (!w) return FD_OK;
     fd_code code = left_of(options, finding, &row, err);
-    if (code == FD_OK && row.left && row.n >= FEWEST_ROWS && row.n <= w->n_row)
-        code = along_a_column(w, &row, &share, err);
+    if (code == FD_OK && row.left && row.n >= FEWEST_ROWS && row.n == w->n_row)
+        code = fd_column_along(w, row.left, &column, &share, err);
     free(row.left);
     *yes = share >= 1 - MOST_ELSEWHERE;
     return code;

@@ -42,8 +42,8 @@ static bool zero_region(const fd_trial *t, int32_t *first, int32_t *end) {
     for (int64_t at = 0; at < width && !r->args.node->over_kv; at++) {
         bool zero = true, right = true;
         for (int64_t row = r->n_unjudged; row < r->args.n_pos; row++) {
-            zero &= !(fabsf(r->output[row * width + at]) > 0);
-            right &= !(fabsf(t->all.plain.rows[row * width + at]) > 0);
+            zero &= fabsf(r->output[row * width + at]) <= 0;
+            right &= fabsf(t->all.plain.rows[row * width + at]) <= 0;
         }
         if (!zero || right) {
             if (*end > *first) break;

@@ -3,8 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "compare/bounds/column.h"
 #include "compare/explain/guesses.h"
-#include "model/weight_rows.h"
+#include "model/gguf/quant.h"
 
 /* Lanes of a warp to a superblock of ggml. */
 enum { SHORTEST = 2, LONGEST = 256 };
@@ -109,42 +110,25 @@ static int64_t row_that_departs_most(const fd_trial *t, int64_t width) {
     return best;
 }
 
-/* The column of the weight along which `row` departs most nearly; -1: out of memory. */
-static int32_t column_along(const fd_trial *t, const fd_weight *w, int64_t row) {
-    const float *is = t->all.request->output + row * w->n_row, *right = t->all.plain.rows + row * w->n_row;
-    double *along = calloc((size_t)(2 * w->n_col), sizeof *along), *squares = along ? along + w->n_col : NULL;
-    float *of = malloc(sizeof *of * (size_t)w->n_col);
-    int32_t best = -1;
-    for (int64_t o = 0; o < w->n_row && along && of; o++) {
-        const double off = (double)is[o] - (double)right[o];
-        fd_weight_row(w, o, of);
-        for (int64_t c = 0; c < w->n_col; c++) {
-            along[c] += off * (double)of[c];
-            squares[c] += (double)of[c] * (double)of[c];
-        }
-    }
-    for (int32_t c = 0; c < w->n_col && along && of; c++)
-        if (squares[c] > 0 &&
-            (best < 0 || along[c] * along[c] * squares[best] > along[best] * along[best] * squares[c]))
-            best = c;
-    free(along);
-    free(of);
-    return best;
-}
-
 /* One element of what is multiplied is zero, or its column of the weight: rank 1, and known. */
 static fd_code try_column(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_weight *w = &r->args.graph->weights[r->args.node->weight[0]];
     if (r->args.n_pos - r->n_unjudged < ROWS_A_DIRECTION || !fd_can_dequantize(w->dtype)) return FD_OK;
-    const int32_t column = column_along(t, w, row_that_departs_most(t, w->n_row));
+    const int64_t at = row_that_departs_most(t, w->n_row) * w->n_row;
+    double *off = malloc(sizeof *off * (size_t)w->n_row);
+    int32_t column = -1;
+    if (!off) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", r->args.node->name);
+    for (int64_t o = 0; o < w->n_row; o++) off[o] = (double)r->output[at + o] - (double)t->all.plain.rows[at + o];
+    const fd_code code = fd_column_along(w, off, &column, NULL, err);
+    free(off);
     const fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL,
                              .node = r->args.node->id,
                              .n = 1,
                              .first = column,
                              .end = (int32_t)w->n_col,
                              .other = 1};
-    return column < 0 ? FD_OK : fd_trial_try(t, &h, err);
+    return code != FD_OK || column < 0 ? code : fd_trial_try(t, &h, err);
 }
 
 fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {

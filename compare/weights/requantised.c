@@ -16,9 +16,8 @@ typedef enum weight_state { UNTOLD, OWN, AGAIN } weight_state;
 typedef struct weights_asked {
     const fd_requantised_options *o;
     const fd_graph *graph;
-    int32_t *
-        reader; /* [n_weight] the first node that reads it as a matrix, of those that are recorded if any is; -1: none; owned */
-    weight_state *state;     /* [n_weight] owned */
+    int32_t *reader;     /* [n_weight] the first node that reads it as a matrix, recorded if any is; -1: none; owned */
+    weight_state *state; /* [n_weight] owned */
     fd_requantisation *grid; /* [n_weight] of AGAIN; owned */
     int32_t n_tried, first;  /* first: weight that was quantised again; -1: none yet */
 } weights_asked;
