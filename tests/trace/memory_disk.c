@@ -70,6 +70,7 @@ static fd_code write_trace(const char *path, const int told[2], fd_error *err) {
             code = observer.observe(observer.user, &o, err);
         }
         if (code == FD_OK) code = fd_trace_end_step(writer, err);
+        if (code == FD_OK && pos == 0) code = fd_trace_flush(writer, err); /* what was flushed stays, whatever comes */
         if (code == FD_OK && told && pos + 1 == TOLD) {
             char x = 'x';
             code = fd_trace_flush(writer, err);
