@@ -17,10 +17,13 @@ FD_APPLIES(is_interleaved, node->rope.pairing == FD_ROPE_INTERLEAVED && node->ro
 static int32_t in_file(int32_t e, int32_t half) {
     return e < half ? 2 * e : 2 * (e - half) + 1;
 }
-static void unpermuted(const fd_op_args *args) {
+
+/* As it should be, but for where pairs lie in the checkpoint's order, or for pair `still` (-1: none), which is not turned. */
+static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still) {
     const fd_node *node = args->node;
-    int64_t width = fd_node_width(node), head_dim = node->shape[1];
-    int32_t half = node->rope.n_rot / 2;
+    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    const int32_t half = node->rope.n_rot / 2;
+    const bool halves = node->rope.pairing == FD_ROPE_HALF;
     float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
     if (!cosine) {
         fd_fault_nan(args, width);
@@ -31,14 +34,20 @@ static void unpermuted(const fd_op_args *args) {
         if (at % width == 0)
             fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
         for (int32_t i = 0; i < half; i++) {
-            float *head = (float *)args->out + at, *first = head + in_file(2 * i, half);
-            float *second = head + in_file(2 * i + 1, half), a = *first, b = *second;
+            const int32_t one = halves ? i : 2 * i, other = halves ? i + half : 2 * i + 1;
+            float *head = (float *)args->out + at, *first = head + (checkpoint ? in_file(one, half) : one);
+            float *second = head + (checkpoint ? in_file(other, half) : other), a = *first, b = *second;
+            if (i == still) continue;
             *first = fmaf(a, cosine[i], -(b * sine[i]));
             *second = fmaf(a, sine[i], b * cosine[i]);
         }
     }
     free(cosine);
 }
+FD_OVERRIDE(unpermuted, turn_pairs(args, true, -1))
+/* A loop over the pairs that begins a pair late, or ends one early. */
+FD_OVERRIDE(first_pair_still, turn_pairs(args, false, 0))
+FD_OVERRIDE(last_pair_still, turn_pairs(args, false, args->node->rope.n_rot / 2 - 1))
 
 /* Neighbours are turned by angles laid out for halves, [a b … a b …], or halves by those for neighbours, [a a b b …]: the elements of
  * a pair have two angles. `checkpoint`: in the order that the checkpoint has. */
@@ -80,34 +89,6 @@ static void factors_times(fd_fault_site *site) {
     for (int64_t i = 0; i < n && to; i++) to[i] = 1.0f / is[i];
     free(is);
 }
-
-/* A loop over the pairs that begins a pair late, or ends one early. */
-static void one_pair_still(const fd_op_args *args, bool last) {
-    const fd_node *node = args->node;
-    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
-    const int32_t half = node->rope.n_rot / 2, pair = last ? half - 1 : 0;
-    const bool halves = node->rope.pairing == FD_ROPE_HALF;
-    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
-    if (!cosine) {
-        fd_fault_nan(args, width);
-        return;
-    }
-    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
-    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
-        if (at % width == 0)
-            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
-        for (int32_t i = 0; i < half; i++) {
-            float *first = (float *)args->out + at + (halves ? i : 2 * i), *second = first + (halves ? half : 1);
-            const float a = *first, b = *second;
-            if (i == pair) continue;
-            *first = fmaf(a, cosine[i], -(b * sine[i]));
-            *second = fmaf(a, sine[i], b * cosine[i]);
-        }
-    }
-    free(cosine);
-}
-FD_OVERRIDE(first_pair_still, one_pair_still(args, false))
-FD_OVERRIDE(last_pair_still, one_pair_still(args, true))
 
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 

@@ -119,6 +119,8 @@ fd_code fd_import_apply(const fd_import_plan *plan, const fd_import_match *match
                         double **data, double **scratch, fd_error *err);
 /* Which rows of a matrix of the file the node's weight is (rows.c); width 0: it is all of one, or graph is NULL. */
 fd_fused_place fd_import_rows_of_weight(const fd_graph *graph, const char *node);
+/* The plan's values, with those rows where the rule asks for them (part=rows). */
+fd_name_map_values fd_import_values_for(const fd_import_plan *plan, const fd_name_map_rule *rule, const char *node);
 /* Has the node, the model's logits, more columns than the vocabulary, as engines pad it? graph NULL: not known. */
 bool fd_import_is_padded(const fd_graph *graph, const char *node, int64_t width);
 /* What the trace says of itself, as attributes of its root; false: they could not be written (write_info.c). */

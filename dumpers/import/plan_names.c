@@ -48,9 +48,8 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     const fd_graph *graph = p->options->graph;
     int32_t id = p->plan->map->builtin && graph ? fd_graph_find(graph, node) : -1;
     const fd_fused_part *part = fd_name_map_part(rule);
-    fd_name_map_values values = p->plan->values;
+    const fd_name_map_values values = fd_import_values_for(p->plan, rule, node);
     fd_fused_place place;
-    values.rows = fd_import_rows_of_weight(graph, node);
     if (part && p->plan->map->builtin)
         return fd_fused_part_place(part, &values, &place) && t->rank > 0 && t->shape[t->rank - 1] == place.width;
     if (id < 0 || fd_import_over_kv(node)) return true;

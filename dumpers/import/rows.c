@@ -113,18 +113,23 @@ fd_fused_place fd_import_rows_of_weight(const fd_graph *graph, const char *node)
     place.n = end - place.first;
     for (int32_t i = 0; i < graph->n_weight; i++) { /* the last of them ends where the matrix does */
         const fd_weight *w = &graph->weights[i];
-        const bool of_it = rows_of(w, &n_other, &first, &end) && n_other == n_name &&
-                           strncmp(w->name, graph->weights[own].name, (size_t)n_name) == 0;
-        if (of_it && end > place.width) place.width = end;
+        if (strncmp(w->name, graph->weights[own].name, (size_t)n_name + 1) != 0) continue; /* up to the bracket */
+        if (rows_of(w, &n_other, &first, &end) && end > place.width) place.width = end;
     }
     return place;
+}
+
+fd_name_map_values fd_import_values_for(const fd_import_plan *plan, const fd_name_map_rule *rule, const char *node) {
+    const fd_fused_part *part = fd_name_map_part(rule);
+    fd_name_map_values values = plan->values;
+    if (part && part->is == 'r') values.rows = fd_import_rows_of_weight(plan->graph, node);
+    return values;
 }
 
 fd_code fd_import_apply(const fd_import_plan *plan, const fd_import_match *match, int *rank, int64_t *shape,
                         double **data, double **scratch, fd_error *err) {
     const fd_name_map_rule *rule = &plan->map->rules[match->rule];
-    fd_name_map_values values = plan->values;
-    values.rows = fd_import_rows_of_weight(plan->graph, match->node);
+    const fd_name_map_values values = fd_import_values_for(plan, rule, match->node);
     FD_TRY(fd_name_map_apply(plan->map, rule, &values, rank, shape, data, scratch, err));
     bool flat = *rank > 0;
     for (int i = 0; i + 1 < *rank; i++) flat &= shape[i] == 1;

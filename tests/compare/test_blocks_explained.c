@@ -26,20 +26,12 @@ static void from_its_call_on(const fd_op_args *args) {
     if (args->n_pos == 1) own.pos0 = 0;
     run_clean(&own);
 }
-static void position_of_call(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = from_its_call_on;
-}
 
 static void bias_again(const fd_op_args *args) {
     const int64_t n = fd_node_width(args->node);
     run_clean(args);
     for (int64_t i = 0; i < args->n_pos * n; i++)
         ((float *)args->out)[i] += ((const float *)args->weight[1]->data)[i % n];
-}
-static void bias_twice(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = bias_again;
 }
 
 /* The first of the chosen experts' outputs in place of the second's. */
@@ -50,58 +42,63 @@ static void first_output_twice(const fd_op_args *args) {
         memcpy(x + (row * k + 1) * n, x + row * k * n, sizeof *x * (size_t)n);
     run_with(args, 0, x);
 }
-static void adds_first_twice(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = first_output_twice;
-}
 
 static void fifth_zero(const fd_op_args *args) {
     const int64_t n = fd_node_width(args->node);
     run_clean(args);
     for (int64_t row = 0; row < args->n_pos; row++) ((float *)args->out)[row * n + 5] = 0;
 }
-static void without_fifth(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = fifth_zero;
-}
 
 static const struct {
     const char *arch, *nodes[3];
-    void (*edit)(fd_graph *graph, fd_node *node);
-    const char *fault; /* else a row of the table */
+    void (*edit)(fd_graph *graph, fd_node *node); /* of those nodes */
+    fd_override_fn override;                      /* likewise, where there is no edit */
+    const char *fault;                            /* else a row of the table */
     const char *tensors, *name, *says;
 } cases[] = {
     {"gptneox-dense",
      {"blk.1.ffn_norm"},
      norm_of_layer_2,
      NULL,
+     NULL,
      "*",
      "other_weight",
      "reads blk.2.attn_norm.weight, and its bias, where blk.1.ffn_norm.weight is right"},
     {"gpt2-dense",
      {"inp_pos"},
-     position_of_call,
+     NULL,
+     from_its_call_on,
      NULL,
      "*norm,inp_pos,*l_out,logits",
      "other_position",
      "adds the row of position 0 in every row"},
     {"llama-dense",
      {"blk.1.attn_q", "blk.1.attn_k", "blk.1.attn_v"},
-     bias_twice,
+     NULL,
+     bias_again,
      NULL,
      "token_embd,*l_out,logits",
      "bias_twice",
      "in what reads blk.1.attn_norm alone"},
     {"deepseek-moe",
      {"blk.1.ffn_moe_out"},
-     adds_first_twice,
+     NULL,
+     first_output_twice,
      NULL,
      "*",
      "other_expert_outputs",
      "number 0 is added as number 1"},
-    {"gptneox-dense", {NULL}, NULL, "block_norms_swapped@1", "token_embd,*l_out,logits", "block_norms_swapped", ""},
     {"gptneox-dense",
      {NULL},
+     NULL,
+     NULL,
+     "block_norms_swapped@1",
+     "token_embd,*l_out,logits",
+     "block_norms_swapped",
+     ""},
+    {"gptneox-dense",
+     {NULL},
+     NULL,
      NULL,
      "layer_norm_bias_before_weight@1",
      "token_embd,*l_out,logits",
@@ -109,30 +106,40 @@ static const struct {
      ""},
     {"llama-dense",
      {"blk.1.ffn_up"},
-     without_fifth,
+     NULL,
+     fifth_zero,
      NULL,
      "*norm,*inp,*down,*l_out,logits",
      "sum_cut_short",
      "element 5 of what it multiplies is left out"},
     {"nemotron-dense",
      {"blk.1.ffn_up"},
-     without_fifth,
+     NULL,
+     fifth_zero,
      NULL,
      "*norm,*inp,*down,*l_out,logits",
      "sum_cut_short",
      "element 5 of what it multiplies is left out"},
-    {"bloom-dense", {NULL}, NULL, "k_v_biases_swapped@1", "token_embd,*l_out,logits", "k_v_biases_swapped", ""},
-    {"falcon-dense", {NULL}, NULL, "k_v_swapped@1", "*", "k_v_swapped", ""},
-    {"phi2-dense", {NULL}, NULL, "parallel_as_sequential@1", "token_embd,*l_out,logits", "parallel_as_sequential", ""},
+    {"bloom-dense", {NULL}, NULL, NULL, "k_v_biases_swapped@1", "token_embd,*l_out,logits", "k_v_biases_swapped", ""},
+    {"falcon-dense", {NULL}, NULL, NULL, "k_v_swapped@1", "*", "k_v_swapped", ""},
+    {"phi2-dense",
+     {NULL},
+     NULL,
+     NULL,
+     "parallel_as_sequential@1",
+     "token_embd,*l_out,logits",
+     "parallel_as_sequential",
+     ""},
     {"falcon-dense",
      {NULL},
+     NULL,
      NULL,
      "parallel_as_sequential@1",
      "*norm,*norm_2,*proj,*down,*l_out,logits",
      "parallel_as_sequential",
      ""},
     /* whose norms of heads are LayerNorms: this is not RoPE before them */
-    {"stablelm-dense", {NULL}, NULL, "qk_norm_missing@1", "*", "qk_norm_missing", ""},
+    {"stablelm-dense", {NULL}, NULL, NULL, "qk_norm_missing@1", "*", "qk_norm_missing", ""},
 };
 
 Test(blocks, are_explained_in_every_architecture) {
@@ -141,8 +148,13 @@ Test(blocks, are_explained_in_every_architecture) {
         b.ref = record(b.graph, (recording){.tokens = small});
         fd_graph *faulty = faulted(&b, cases[i].fault ? cases[i].fault : "");
         if (!faulty) faulty = spoiled(&b, cases[i].nodes[0], NULL);
-        for (int k = 0; k < 3 && cases[i].nodes[k]; k++)
-            cases[i].edit(faulty, &faulty->nodes[fd_graph_find(faulty, cases[i].nodes[k])]);
+        for (int k = 0; k < 3 && cases[i].nodes[k]; k++) {
+            fd_node *node = &faulty->nodes[fd_graph_find(faulty, cases[i].nodes[k])];
+            if (cases[i].edit)
+                cases[i].edit(faulty, node);
+            else
+                node->override = cases[i].override;
+        }
         fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = cases[i].tensors, .tokens = small});
         const fd_explanation *e = &v.diagnosis.explanation;
         const char *found = e->named ? e->remaining[0].summary : unnamed_of(e);

@@ -74,8 +74,8 @@ static void coarse_activation(fd_graph *g, fd_node *n) {
     n->override = activation_rounded;
 }
 
-/* The matrix's rows begin one head late, the bias does not. */
-static void a_head_late(const fd_op_args *args) {
+/* Element i of a product, to which the bias is added as it should be, is the one at place(i, dim) of its n. */
+static void moved_before_bias(const fd_op_args *args, int64_t (*place)(int64_t i, int64_t dim)) {
     const int64_t n = fd_node_width(args->node), dim = args->node->shape[1];
     float *bias = malloc(2 * sizeof *bias * (size_t)n), *row = bias + n;
     cr_assert(bias && args->weight[1]);
@@ -84,28 +84,30 @@ static void a_head_late(const fd_op_args *args) {
     for (int64_t r = 0; r < args->n_pos; r++) {
         float *out = (float *)args->out + r * n;
         for (int64_t i = 0; i < n; i++) row[i] = out[i] - bias[i];
-        for (int64_t i = 0; i < n; i++) out[i] = row[(i + dim) % n] + bias[i];
+        for (int64_t i = 0; i < n; i++) out[i] = row[place(i, dim) % n] + bias[i];
     }
     free(bias);
+}
+
+/* The matrix's rows begin one head late, the bias does not. */
+static int64_t a_head_on(int64_t i, int64_t dim) {
+    return i + dim;
+}
+static void a_head_late(const fd_op_args *args) {
+    moved_before_bias(args, a_head_on);
 }
 static void matrix_a_head_late(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = a_head_late;
 }
 
-/* A vector's lanes are stored even ones first: of every eight of the product, to which the bias is added as it should be. */
+/* A vector's lanes are stored even ones first: of every eight. */
+static int64_t even_ones_first(int64_t i, int64_t dim) {
+    (void)dim;
+    return i / 8 * 8 + (i % 8 < 4 ? i % 8 * 2 : i % 8 * 2 - 7);
+}
 static void lanes_before_bias(const fd_op_args *args) {
-    const int64_t n = fd_node_width(args->node);
-    float *bias = malloc(2 * sizeof *bias * (size_t)n), *row = bias + n;
-    cr_assert(bias && args->weight[1]);
-    fd_dequantize_row(args->weight[1]->dtype, args->weight[1]->data, bias, n);
-    run_clean(args);
-    for (int64_t r = 0; r < args->n_pos; r++) {
-        float *out = (float *)args->out + r * n;
-        for (int64_t i = 0; i < n; i++) row[i] = out[i] - bias[i];
-        for (int64_t i = 0; i < n; i++) out[i] = row[i / 8 * 8 + (i % 8 < 4 ? i % 8 * 2 : i % 8 * 2 - 7)] + bias[i];
-    }
-    free(bias);
+    moved_before_bias(args, even_ones_first);
 }
 static void lanes(fd_graph *g, fd_node *n) {
     (void)g;
