@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "compare/attribute/row_errors.h"
 #include "compare/bounds/column.h"
 
 /* Of what is left, squared, so much may lie elsewhere: sums and other roundings of weights leave a hundred thousandth. Of n columns at
@@ -27,19 +28,12 @@ static void take_row(void *user, const fd_attribution_row *row) {
 
 static fd_code left_of(const fd_attribution_options *options, const fd_node_finding *finding, one_row *out,
                        fd_error *err) {
-    const int32_t n_node = options->graph->n_node;
     fd_attribution_options how = *options;
-    fd_attribution unused;
-    bool *wanted = calloc((size_t)n_node, sizeof *wanted);
+    bool *wanted = calloc((size_t)options->graph->n_node, sizeof *wanted);
     if (!wanted) return fd_fail(err, FD_ERR_MEMORY, "one value: out of memory");
     wanted[finding->node] = true;
     how.wanted = wanted;
-    how.on_row = take_row;
-    how.user = out;
-    how.progress = NULL;
-    how.rows_alone = how.values_alone = true;
-    const fd_code code = fd_attribute_errors(&how, &unused, err);
-    fd_attribution_free(&unused);
+    const fd_code code = fd_row_errors_show(&how, take_row, out, err);
     free(wanted);
     return code;
 }

@@ -13,6 +13,10 @@ typedef struct fd_row_errors {
     fd_row_error *row; /* [n_node, n_pos]; owned */
 } fd_row_errors;
 
+/* Shows on_row each wanted row beside its replay: values alone, without bounds, and nothing is found. */
+fd_code fd_row_errors_show(const fd_attribution_options *options,
+                           void (*on_row)(void *user, const fd_attribution_row *row), void *user, fd_error *err);
+
 /* Of the nodes that the options want. Freed with fd_row_errors_free, also after a failure. */
 fd_code fd_row_errors_measure(const fd_attribution_options *options, fd_row_errors *out, fd_error *err);
 void fd_row_errors_free(fd_row_errors *errors);
