@@ -134,6 +134,14 @@ static void previous_layer(fd_fault_site *site) {
 
 FD_EDIT(v_is_k, read_other(site->graph, node, fd_fault_sibling(site->graph, node, "cache_k")))
 
+/* Where K is not turned, matrices that are exchanged do the same. */
+FD_APPLIES(k_is_turned, fd_fault_sibling(graph, node, "attn_k_rope") >= 0)
+static void exchanged(fd_fault_site *site) {
+    const char *cache = site->node->op == FD_OP_ATTN_SCORES ? "cache_v" : "cache_k";
+    if (site->node->op == FD_OP_ATTN_SCORES || site->node->op == FD_OP_ATTN_MIX)
+        read_other(site->graph, site->node, fd_fault_sibling(site->graph, site->node, cache));
+}
+
 #define CACHE(name, located, op_, summary) .info = {name, "kv_cache", summary, located, false}, .op = op_
 
 #define PADDED(n)                                                                                                      \
@@ -189,6 +197,9 @@ static const fd_fault rows[] = {
      .edit = previous_layer},
     {CACHE("kv_v_is_k", "attn_out", FD_OP_ATTN_MIX, "K and V share a cache: attention mixes the rows of K"),
      .edit = v_is_k},
+    {CACHE("kv_exchanged", "attn_scores", FD_OP_COUNT,
+           "the caches of K and V are exchanged: scores are those of V's rows, and attention mixes those of K"),
+     .applies = k_is_turned, .edit = exchanged, .info.pair = true},
     {CACHE("cache_all_slots", "attn_weights", FD_OP_ATTN_SOFTMAX,
            "attention goes over every slot of the cache, up to the trained context; those nobody wrote have a score of "
            "0"),

@@ -90,6 +90,30 @@ static void factors_times(fd_fault_site *site) {
     free(is);
 }
 
+/* ---- K and V taken for each other in the cache, in the checkpoint's order: as the file has them K's rows are permuted, V's are not ---- */
+
+/* What is written in that cache's place: V for K, K turned for V; NULL: its rows are not as wide, or nothing is permuted. */
+static const fd_node *written_for(const fd_graph *graph, const fd_node *cache) {
+    const int32_t k = fd_fault_sibling(graph, cache, "attn_k_rope");
+    const int32_t other = fd_fault_is_one_of(cache, "cache_v") ? k : fd_fault_sibling(graph, cache, "attn_v");
+    if (k < 0 || other < 0 || !is_interleaved(graph, &graph->nodes[k])) return NULL;
+    return fd_node_width(&graph->nodes[other]) == fd_node_width(cache) ? &graph->nodes[other] : NULL;
+}
+FD_APPLIES(is_of_permuted, fd_fault_is_one_of(node, "cache_k cache_v") && written_for(graph, node))
+
+static void reordered(const fd_op_args *args) {
+    const fd_graph *graph = args->graph;
+    const fd_node *cache = args->node, *k = &graph->nodes[fd_fault_sibling(graph, cache, "attn_k_rope")];
+    const int32_t width = (int32_t)fd_node_width(cache), dim = cache->shape[1], n = k->rope.n_rot;
+    const bool to_checkpoint = fd_fault_is_one_of(cache, "cache_v");
+    for (int32_t i = 0; i < args->n_pos * width; i++) {
+        const int32_t e = i % dim, head = i - e, file = head + (e < n ? in_file(e, n / 2) : e);
+        ((float *)args->out)[args->pos0 * width + (to_checkpoint ? i : file)] =
+            ((const float *)args->in[0])[to_checkpoint ? file : i];
+    }
+}
+FD_EDIT(exchanged, node->input[0] = written_for(site->graph, node)->id; node->override = reordered)
+
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
@@ -117,5 +141,18 @@ static const fd_fault rows[] = {
      .applies = several_pairs, .override = first_pair_still},
     {ROPE("rope_last_pair_missing", "attn_q_rope", "RoPE does not turn the last pair of each head"),
      .applies = several_pairs, .override = last_pair_still, .info.hardly = true}, /* its angles are the smallest */
+    {.info = {"kv_v_is_k_unpermuted", "kv_cache",
+              "K is written to V's cache, too, in the checkpoint's order, whose halves are pairs", "cache_v", false},
+     .op = FD_OP_KV_WRITE,
+     .nodes = "cache_v",
+     .applies = is_of_permuted,
+     .edit = exchanged},
+    {.info = {"kv_exchanged_unpermuted", "kv_cache",
+              "the caches of K and V are exchanged, in the checkpoint's order, whose halves are pairs", "cache_k",
+              false, .pair = true},
+     .op = FD_OP_KV_WRITE,
+     .nodes = "cache_k cache_v",
+     .applies = is_of_permuted,
+     .edit = exchanged},
 };
 const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);

@@ -118,14 +118,17 @@ static fd_code try_op_left_out(fd_trial *t, fd_error *err) {
     return fd_trial_try(t, &all, err);
 }
 
+/* Some of a step's rows of a cache: others came there in many ways. A step of one row is all of it. */
+static bool is_part_of_cache_step(const fd_explain_request *r) {
+    return r->departing_alone && r->args.node->op == FD_OP_KV_WRITE && !r->args.row_by_row;
+}
+
 /* The table in the whole span, then in parts of it; then what else may be wrong there. */
 static fd_code try_all(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    const bool some_of_cache =
-        r->departing_alone && r->args.node->op == FD_OP_KV_WRITE; /* others came there in many ways */
     const bool guess = t->few.bench && !r->table_alone;
     FD_TRY(try_zero_rows(t, err));
-    if (fd_trial_fits(t) || some_of_cache) return FD_OK;
+    if (fd_trial_fits(t) || is_part_of_cache_step(r)) return FD_OK;
     FD_TRY(try_from_position(t, guess, err));
     if (fd_trial_fits(t)) return FD_OK;
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));

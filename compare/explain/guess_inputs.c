@@ -46,7 +46,8 @@ static fd_code try_inputs(fd_trial *t, const fd_node *node, fd_error *err) {
         h.n = 0;
         for (int32_t i = node->id - 1; i >= 0 && !fd_trial_fits(t); i--) {
             const fd_node *other = &graph->nodes[i];
-            bool near = other->layer < 0 || other->layer >= node->layer - 1;
+            const int32_t layer = right->layer < 0 ? node->layer : right->layer;
+            const bool near = other->layer < 0 || other->layer >= layer - 1;
             if (i == right->id || !near || !stands_in(t, right, other)) continue;
             h.other = i;
             FD_TRY(fd_trial_try(t, &h, err));

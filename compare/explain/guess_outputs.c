@@ -248,7 +248,7 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_LAST_OF_EARLIER};
         FD_TRY(fd_trial_try(t, &h, err));
     }
-    if (node->over_kv || node->op == FD_OP_KV_WRITE) return FD_OK;
+    if (node->over_kv) return FD_OK;
     for (int i = 0; i < 6 && !fd_trial_fits(t); i++) {
         fd_hypothesis h = {.guess = FD_GUESS_ROWS, .node = node->id, .which = rules[i].rule, .n = rules[i].n};
         FD_TRY(fd_trial_try(t, &h, err));

@@ -139,7 +139,8 @@ fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {
     const int32_t most = width < n ? width : n;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_LOW_RANK};
     if (node->op == FD_OP_MATMUL) FD_TRY(try_column(t, err));
-    if (node->op != FD_OP_MATMUL || !departs_everywhere(t, width)) return FD_OK;
+    /* of an input that was not recorded a few heads' mistakes have few directions, too */
+    if (node->op != FD_OP_MATMUL || t->n_span > 1 || !departs_everywhere(t, width)) return FD_OK;
     for (h.n = 1; h.n <= MOST_RANK && ROWS_A_DIRECTION * h.n < most && !fd_trial_fits(t); h.n++)
         FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;

@@ -26,7 +26,7 @@ static int64_t source_of(const fd_judged_rows *j, int64_t first, int64_t end, co
 
 /* The right elements, in another place of the row. */
 static fd_code try_pieces(fd_trial *t, fd_error *err) {
-    const fd_judged_rows j = fd_judged_rows_of(t);
+    const fd_judged_rows j = fd_judged_departing(t);
     fd_hypothesis h = {.guess = FD_GUESS_ORDER, .node = j.node->id, .which = FD_ORDER_PIECES};
     int64_t n, of;
     if (!fd_judged_columns(&j, &h.first, &h.end)) return FD_OK;
@@ -42,13 +42,15 @@ static fd_code try_pieces(fd_trial *t, fd_error *err) {
 
 /* Another recorded tensor's elements: an op that was left out, a part of a fused product that went to the wrong place. */
 static fd_code try_copies(fd_trial *t, fd_error *err) {
-    const fd_judged_rows j = fd_judged_rows_of(t);
+    const fd_judged_rows j = fd_judged_departing(t);
     const fd_graph *graph = j.r->args.graph;
     fd_hypothesis h = {.guess = FD_GUESS_COPY, .node = j.node->id};
     if (!j.r->tensor || !fd_judged_columns(&j, &h.first, &h.end)) return FD_OK;
     for (h.other = j.node->id - 1; h.other >= 0 && !fd_trial_fits(t); h.other--) {
         const fd_node *other = &graph->nodes[h.other];
         const bool near = other->layer < 0 || other->layer >= j.node->layer - 1;
+        if (j.node->op == FD_OP_KV_WRITE && h.other == j.node->input[0])
+            continue; /* what a cache is, but for its type */
         const float *rows = near && !other->over_kv && other->op != FD_OP_KV_WRITE && other->op != FD_OP_TOP_K
                                 ? j.r->tensor(j.r->user, h.other)
                                 : NULL;
@@ -137,9 +139,10 @@ static fd_code try_terms(fd_trial *t, fd_error *err) {
 
 fd_code fd_guess_places(fd_trial *t, fd_error *err) {
     const fd_node *node = t->all.request->args.node;
-    if (node->over_kv || node->op == FD_OP_KV_WRITE || node->op == FD_OP_TOP_K) return FD_OK;
+    if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
     FD_TRY(try_copies(t, err));
     if (!fd_trial_fits(t)) FD_TRY(try_terms(t, err));
-    if (!fd_trial_fits(t)) FD_TRY(try_pieces(t, err));
+    const bool of_cache = node->op == FD_OP_KV_WRITE; /* whose heads are asked about as such */
+    if (!fd_trial_fits(t) && !of_cache) FD_TRY(try_pieces(t, err));
     return fd_trial_fits(t) ? FD_OK : try_sources_of_rows(t, err);
 }

@@ -125,20 +125,24 @@ static fd_code try_sums_of_rows(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
-/* The step's first row of what it reads, read for all of them: a stride of zero. */
-static fd_code try_first_rows(fd_trial *t, fd_error *err) {
+/* What it reads stands otherwise in memory than it is read: the step's first row for all of them, a stride of zero, or heads and
+ * positions not transposed. */
+static fd_code try_strides(fd_trial *t, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
     const fd_node *node = args->node;
     for (int slot = 0; slot < FD_MAX_INPUTS && !fd_trial_fits(t); slot++) {
         const fd_node *read = node->input[slot] < 0 ? NULL : &args->graph->nodes[node->input[slot]];
         if (!read || read->over_kv || read->op == FD_OP_KV_WRITE) continue;
-        const fd_hypothesis h = {.guess = FD_GUESS_STRIDES,
-                                 .node = node->id,
-                                 .which = slot,
-                                 .other = FD_STRIDES_FIRST_ROW,
-                                 .n = 1,
-                                 .first = args->pos0 - args->batch_offset};
+        fd_hypothesis h = {.guess = FD_GUESS_STRIDES,
+                           .node = node->id,
+                           .which = slot,
+                           .other = FD_STRIDES_FIRST_ROW,
+                           .n = 1,
+                           .first = args->pos0 - args->batch_offset};
         FD_TRY(fd_trial_try(t, &h, err));
+        h.n = read->n_dim == 2 ? read->shape[0] : 1;
+        for (h.other = 0; h.other < FD_STRIDES_FIRST_ROW && h.n > 1 && !fd_trial_fits(t); h.other++)
+            if (!fd_reads_kv_cache(node)) FD_TRY(fd_trial_try(t, &h, err));
     }
     return FD_OK;
 }
@@ -187,5 +191,5 @@ fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
     FD_TRY(fd_trial_try(t, &reversed, err));
     if (!fd_trial_fits(t)) FD_TRY(try_blocks_of_rows(t, err));
     if (!fd_trial_fits(t)) FD_TRY(try_sums_of_rows(t, err));
-    return fd_trial_fits(t) ? FD_OK : try_first_rows(t, err);
+    return fd_trial_fits(t) ? FD_OK : try_strides(t, err);
 }

@@ -37,3 +37,11 @@ bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end) {
     }
     return *end > 0;
 }
+
+fd_judged_rows fd_judged_departing(const fd_trial *t) {
+    fd_judged_rows j = fd_judged_rows_of(t);
+    int64_t i = j.first * j.width;
+    while (i < j.n * j.width && fd_judged_is_right(&j, i)) i++;
+    j.first = (int32_t)(i / j.width);
+    return j;
+}

@@ -15,6 +15,8 @@ typedef struct fd_judged_rows {
 } fd_judged_rows;
 
 fd_judged_rows fd_judged_rows_of(const fd_trial *t);
+/* From the first row on that departs: a bug of decode alone leaves those before it as they should be. */
+fd_judged_rows fd_judged_departing(const fd_trial *t);
 
 /* Element i of the candidate's rows is x, or what it should be, as far as rounding goes. */
 bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x);

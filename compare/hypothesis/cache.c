@@ -92,13 +92,15 @@ void fd_hypothesis_fitted_rows(const fd_hypothesis *h, int64_t own, int64_t n_kv
     if (*end > n_kv) *end = n_kv;
 }
 
-/* Keys: a score is q times the key, so it is what the candidate has. */
+/* Keys: a score is q times the key, so it is what the candidate has; what a mask hides from one side alone no key makes. */
 static void fit_keys(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out) {
     const int64_t n_kv = out->width / node->shape[0];
     for (int64_t at = 0; at < out->n_row * out->width; at += n_kv) {
         int64_t key, end;
         fd_hypothesis_fitted_rows(h, out->pos0 + at / out->width, n_kv, &key, &end);
-        for (; key < end; key++) out->rows[at + key] = out->candidate[at + key];
+        for (; key < end; key++)
+            if (isinf(out->rows[at + key]) == isinf(out->candidate[at + key]))
+                out->rows[at + key] = out->candidate[at + key];
     }
 }
 

@@ -192,12 +192,9 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
 
 static void strides_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
-    const char *what = h->which == 0 ? "Q" : node->op == FD_OP_ATTN_SCORES ? "K" : "V";
-    if (h->n == 1) {
-        SAY("%s of the step's first position is read for all of them",
-            node->input[h->which] < 0 ? "what it reads" : graph->nodes[node->input[h->which]].name);
-        return;
-    }
+    const char *read = node->input[h->which] < 0 ? "what it reads" : graph->nodes[node->input[h->which]].name;
+    const char *cache = node->op == FD_OP_ATTN_SCORES ? "K" : "V";
+    const char *what = h->n == 1 || !fd_reads_kv_cache(node) ? read : h->which == 0 ? "Q" : cache;
     switch ((fd_stride_rule)h->other) {
     case FD_STRIDES_HEADS_FIRST:
         SAY("%s stands in memory with heads first, and is read as if positions came first", what);

@@ -26,6 +26,10 @@ static void v_of_other_strides(const fd_op_args *args) {
     const fd_node *v = &args->graph->nodes[args->node->input[1]];
     run_restrided(args, 1, args->n_kv, v->shape[0], v->shape[1]);
 }
+static void heads_not_transposed(const fd_op_args *args) {
+    const fd_node *heads = &args->graph->nodes[args->node->input[0]];
+    run_restrided(args, 0, args->n_pos, heads->shape[0], heads->shape[1]);
+}
 static void q_of_first_row(const fd_op_args *args) {
     const int64_t width = fd_node_width(&args->graph->nodes[args->node->input[0]]);
     float *x = malloc(sizeof *x * (size_t)(args->n_pos * width));
@@ -120,6 +124,35 @@ static void next_tokens(const fd_op_args *args) {
     if (args->pos0 + args->n_pos < N_PREFILL + N_DECODE) run_clean(&own);
 }
 
+/* In the cache, in every step of several rows. */
+static void rows_exchanged(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    float *rows = (float *)args->out + args->pos0 * width, kept;
+    run_clean(args);
+    for (int64_t i = 0; i < width && args->n_pos > 1; i++) {
+        kept = rows[i];
+        rows[i] = rows[width + i];
+        rows[width + i] = kept;
+    }
+}
+
+/* Steps of one row write K, turned, where V belongs. */
+static float k_rows[N_PREFILL * 256];
+static void kept_for_v(const fd_op_args *args) {
+    run_clean(args);
+    memcpy(k_rows, args->out, sizeof *k_rows * (size_t)(args->n_pos * fd_node_width(args->node)));
+}
+static void k_in_decode(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    run_clean(args);
+    if (args->n_pos == 1) memcpy((float *)args->out + args->pos0 * width, k_rows, sizeof *k_rows * (size_t)width);
+}
+static void write_k(fd_graph *g, fd_node *v) {
+    for (fd_node *n = g->nodes; n < v; n++)
+        if (n->layer == v->layer && ends_with(n->name, "attn_k_rope")) n->override = kept_for_v;
+    v->override = k_in_decode;
+}
+
 #define OVERRIDE(name, how)                                                                                            \
     static void name(fd_graph *g, fd_node *n) {                                                                        \
         (void)g;                                                                                                       \
@@ -127,6 +160,8 @@ static void next_tokens(const fd_op_args *args) {
     }
 OVERRIDE(restride_q, q_of_other_strides)
 OVERRIDE(restride_v, v_of_other_strides)
+OVERRIDE(restride_heads, heads_not_transposed)
+OVERRIDE(exchange, rows_exchanged)
 OVERRIDE(repeat_q, q_of_first_row)
 OVERRIDE(halve, every_second_zero)
 OVERRIDE(skip_blocks, first_block_unread)
@@ -144,6 +179,9 @@ static const struct {
     {{"attn_scores", restride_q, "strides_ignored", "Q stands in memory with heads first"}, &all},
     {{"attn_scores", restride_q, "strides_ignored", "Q stands in memory with heads first"}, &fused},
     {{"blk.1.attn_out", restride_v, "strides_ignored", "V stands in memory with heads first"}, &layers},
+    {{"attn_proj", restride_heads, "strides_ignored", "attn_out stands in memory with heads first"}, &all},
+    {{"cache_v", exchange, "other_rows", "the rows of positions 0 and 1 stand in each other's place"}, &all},
+    {{"cache_v", write_k, "other_tensor", "it is the same as blk.0.attn_k_rope"}, &all},
     {{"attn_scores", repeat_q, "strides_ignored", "Q of the step's first position"}, &all},
     {{"attn_proj", halve, "zeros", "of every 2 element 1 is zero"}, &all},
     {{"blk.2.ffn_up", skip_blocks, "sum_cut_short", "elements 0…31 of every 128"}, &fused},
