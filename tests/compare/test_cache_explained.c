@@ -276,3 +276,12 @@ Test(cache, the_step_before_refutes_a_name) {
     fd_graph_free(graph);
     close_model(&b);
 }
+
+Test(cache, no_key_makes_a_score_that_a_mask_hides_from_one_side_alone) {
+    const fd_hypothesis stale = {.guess = FD_GUESS_CACHE, .which = FD_CACHE_UNKNOWN, .end = 2};
+    const fd_node node = {.op = FD_OP_ATTN_SCORES, .over_kv = true, .shape = {1, 0}};
+    float rows[] = {-INFINITY, 1}, candidate[] = {3, 5};
+    const fd_output_rows out = {.rows = rows, .pos0 = 1, .n_row = 1, .width = 2, .candidate = candidate};
+    fd_hypothesis_output_rows(&stale, &node, &out);
+    cr_expect(isinf(rows[0]) && fabsf(rows[1] - 5) <= 0);
+}

@@ -254,3 +254,24 @@ Test(memory, what_is_true_of_some_rows_of_a_later_step_is_no_name) {
     fd_graph_free(faulty);
     close_model(&b);
 }
+
+/* A few heads' mistake of attention has as few directions in what is made of its output as an adapter's matrix. */
+static void two_heads_scattered(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node), dim = args->node->shape[1];
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * n; i++)
+        if (i % n < 2 * dim)
+            ((float *)args->out)[i] += (float)sin((double)(args->pos0 + i / n) * 2.3) * cosf((float)(i % n) * 1.7f);
+}
+
+Test(memory, few_directions_behind_an_input_that_was_not_recorded_are_no_adapter) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled(&b, "blk.1.attn_out", two_heads_scattered);
+    fd_verdict v =
+        judged(&b, faulty, (recording){.emulated = "f32", .tensors = "*norm,*attn_[qkv],*proj,*inp,*l_out,logits"});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    cr_expect_str_eq(v.divergence.node, "blk.1.attn_proj");
+    cr_expect(!e->named || strcmp(e->remaining[0].name, "low_rank_term") != 0, "%s", e->remaining[0].summary);
+    fd_verdict_free(&v);
+    close_model(&b);
+}
