@@ -11,7 +11,8 @@
 enum { FEW_OF = 4 };
 /* Where few were recorded besides, a class that leaves so little of all that is reached through unrecorded ones, a hundredth of what
  * the finest leaves, repeats the engine's roundings, and what departs is a bug. */
-#define FAR_LESS 5.0
+#define FAR_LESS  5.0
+#define TWENTIETH 3.0
 
 bool fd_storage_refutes(const fd_storage *storage) {
     return 2 * storage->n_wide > storage->n_seen;
@@ -39,8 +40,11 @@ bool fd_case_leaves_nothing(const fd_class_case *c) {
     bool all_repeated = c->n_left == 0 && c->remains < c->finest_remains - FAR_LESS;
     bool few_fail = FEW_OF * c->n_failed <= c->n_direct || (all_repeated && c->n_failed < c->n_through);
     bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
-    /* of attention such a class has room for what binary32 leaves: products show it, or nothing does */
-    if (c->numerics->u_mix > 0x1p-24) repeats = 2 * c->n_plain_needed > c->n_plain;
+    /* of attention such a class has room for what binary32 leaves: products show it; where none was recorded with its inputs, that a
+     * twentieth is left, and of no tensor more than its sums make */
+    if (c->numerics->u_mix > 0x1p-24)
+        repeats = c->n_plain > 0 ? 2 * c->n_plain_needed > c->n_plain
+                                 : c->n_left == 0 && c->remains < c->finest_remains - TWENTIETH;
     if (fd_case_rows_refute(c)) return false;
     return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
            repeats && !has_another_table(c);

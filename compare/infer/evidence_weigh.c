@@ -120,11 +120,18 @@ static void count_sizes(fd_class_case *c, int32_t node) {
     }
 }
 
+/* Or what is made of one, element by element, that was not recorded: logits that are scaled or capped. */
+static bool is_of_product(const fd_evidence *e, const fd_node *node) {
+    const fd_node *in = node->layer < 0 && node->input[0] >= 0 ? &e->graph->nodes[node->input[0]] : NULL;
+    const bool made = in && node->input[1] < 0 && fd_dot_is_product(in->op) && fd_node_width(in) == fd_node_width(node);
+    return fd_dot_is_product(node->op) || (made && !fd_trace_has_data(e->trace, in->name));
+}
+
 static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     const fd_evidence *e = c->evidence;
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
     bool copies = node->op == FD_OP_KV_WRITE && c->numerics->u_attn > 0;
-    bool product = fd_dot_is_product(node->op);
+    bool product = is_of_product(e, node);
     bool other = !product && !of_attention(node->op) && node->op != FD_OP_KV_WRITE;
     const bool asked = c->numerics->either && node->op == FD_OP_MATMUL && e->n_way[node->id] == 0; /* factors.h */
     if (c->numerics->either && of_attention(node->op)) return; /* its small products stay in binary32 as a rule */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/replay/cuda_blocks.h"
+#include "compare/replay/factors.h"
 #include "compare/replay/half_sums.h"
 #include "model/gguf/float16.h"
 #include "model/gguf/quant.h"
@@ -63,7 +64,7 @@ static fd_cuda_kernel kernel_of(const fd_replay *replay, const fd_node *node, co
     const bool few = rows > 1 && rows <= MOST_OF_TENSOR_CORES; /* their kernel does not ask */
     if (dtype != FD_F32 && !few && asks_binary32(replay->o.graph, weight)) return beside_binary32(rows);
     if (dtype == FD_BF16) return (fd_cuda_kernel){.type = rows > 1 ? FD_DOT_BF16 : FD_DOT_AS_IS};
-    if (dtype != FD_F16) return (fd_cuda_kernel){.type = FD_DOT_AS_IS};
+    if (dtype != FD_F16) return beside_binary32(rows);
     const bool by_experts = node->op == FD_OP_EXPERT_MATMUL; /* tensor cores, however many */
     if (rows == 1 && !by_experts && (!weight || weight->n_col % 2 == 0)) return (fd_cuda_kernel){.how = FD_CUDA_PAIRS};
     if (rows > MOST_OF_TENSOR_CORES && node->op != FD_OP_EXPERT_MATMUL) return (fd_cuda_kernel){.how = FD_CUDA_TILES};
@@ -143,25 +144,34 @@ fd_cuda_kernel fd_cuda_kernel_of_row(const fd_replay *replay, const fd_node *nod
     return kernel_of(replay, node, weight, fd_trace_rows_of_call(replay->o.trace, replay->pos0 + (int32_t)r));
 }
 
-/* Rows of attention whose kernel takes TF32 of K or V as well. */
-static fd_code run_beside_tf32(fd_replay *replay, fd_op_args args, fd_dot_type type, fd_error *err) {
+/* Of all rows a product beside binary32 weights, or attention beside K or V in binary32, with both factors of that type. */
+static fd_code multiply_as(fd_replay *replay, fd_op_args args, fd_dot_type type, fd_error *err) {
+    if (type == FD_DOT_AS_IS) return fd_replay_run_rounded(replay, args, err);
+    if (fd_dot_is_product(args.node->op)) return fd_replay_run_tf32(replay, args, type == FD_DOT_TF32_CUT, err);
     const fd_node *cache = &replay->o.graph->nodes[args.node->input[1]];
-    const int64_t stride = fd_node_row_stride(args.node, replay->n_kv), width = fd_node_row_stride(cache, replay->n_kv);
-    const int64_t n = replay->n_kv * width;
-    double *y = args.out;
-    bool any = false;
-    for (int32_t r = 0; r < args.n_pos; r++) any |= fd_cuda_kernel_of_row(replay, args.node, NULL, r).type == type;
-    if (!any) return FD_OK;
-    double *kept = NULL, *own = malloc(sizeof *own * (size_t)(args.n_pos * stride));
-    fd_code code = own ? fd_replay_round_copy(type, args.in[1], n, &kept, err)
-                       : fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    double *kept = NULL;
+    FD_TRY(fd_replay_round_copy(type, args.in[1], replay->n_kv * fd_node_row_stride(cache, replay->n_kv), &kept, err));
     args.in[1] = kept;
-    args.out = own;
-    if (code == FD_OK) code = fd_replay_run_rounded(replay, args, err);
-    for (int32_t r = 0; r < args.n_pos && code == FD_OK; r++)
-        if (fd_cuda_kernel_of_row(replay, args.node, NULL, r).type == type)
-            memcpy(y + r * stride, own + r * stride, sizeof *y * (size_t)stride);
+    const fd_code code = fd_replay_run_rounded(replay, args, err);
     free(kept);
+    return code;
+}
+
+/* The rows whose kernel takes both factors of that type. */
+static fd_code run_rows_of(fd_replay *replay, fd_op_args args, fd_dot_type type, fd_error *err) {
+    const int64_t stride = fd_node_row_stride(args.node, replay->n_kv);
+    const fd_weight *weight = fd_dot_weight(&args);
+    double *y = args.out, *own;
+    bool any = false;
+    for (int64_t r = 0; r < args.n_pos; r++)
+        any |= fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos).type == type;
+    if (!any) return FD_OK;
+    args.out = own = malloc(sizeof *own * (size_t)(args.n_pos * stride));
+    if (!own) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
+    const fd_code code = multiply_as(replay, args, type, err);
+    for (int64_t r = 0; r < args.n_pos && code == FD_OK; r++)
+        if (fd_cuda_kernel_of_row(replay, args.node, weight, r % replay->n_pos).type == type)
+            memcpy(y + r * stride, own + r * stride, sizeof *y * (size_t)stride);
     free(own);
     return code;
 }
@@ -201,7 +211,15 @@ static bool takes_rounded(const fd_replay *replay, const fd_op_args *args, int64
     return any;
 }
 
+static fd_code run_beside_binary32(fd_replay *replay, const fd_op_args *args, fd_error *err) {
+    static const fd_dot_type types[] = {FD_DOT_AS_IS, FD_DOT_TF32_CUT, FD_DOT_TF32};
+    for (int i = 0; i < 3; i++) FD_TRY(run_rows_of(replay, *args, types[i], err));
+    return FD_OK;
+}
+
 fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
+    if (fd_dot_is_product(args.node->op) && fd_dot_weight(&args)->dtype == FD_F32)
+        return run_beside_binary32(replay, &args, err);
     const fd_node *from = &replay->o.graph->nodes[args.node->input[0]];
     const int64_t width = fd_node_row_stride(from, replay->n_kv), stride = fd_node_row_stride(args.node, replay->n_kv);
     const fd_op_args as_they_are = args;
@@ -219,8 +237,8 @@ fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     args.in[0] = rounded;
     if (code == FD_OK && takes_rounded(replay, &as_they_are, width)) code = fd_replay_run_rounded(replay, args, err);
     if (code == FD_OK && !fd_dot_is_product(args.node->op)) {
-        code = run_beside_tf32(replay, args, FD_DOT_TF32_CUT, err);
-        if (code == FD_OK) code = run_beside_tf32(replay, args, FD_DOT_TF32, err);
+        code = run_rows_of(replay, args, FD_DOT_TF32_CUT, err);
+        if (code == FD_OK) code = run_rows_of(replay, args, FD_DOT_TF32, err);
     }
     const bool is_matrix = args.node->op == FD_OP_MATMUL;
     for (int many = 0; many < 2 && code == FD_OK && is_matrix; many++)

@@ -40,13 +40,28 @@ static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_o
     return code;
 }
 
-/* Rounded to TF32, and cut off where `cuts`. */
-static fd_code try_tf32(fd_replay *replay, fd_numerics_class *own, bool cuts, fd_op_args args, int64_t stride,
-                        fd_error *err) {
+static void round_to_tf32(fd_numerics_class *own, bool cuts) {
     own->u_factor = 0x1p-11;
     own->tiny_in = 0x1p-126;
     own->replays_inputs = own->own_attention = own->all_products = true;
-    own->in_truncates = false;
+    own->in_truncates = cuts;
+}
+
+fd_code fd_replay_run_tf32(fd_replay *replay, fd_op_args args, bool cuts, fd_error *err) {
+    const fd_numerics_class *given = replay->o.numerics;
+    fd_numerics_class own = *given;
+    own.cuda_kernels = false;
+    round_to_tf32(&own, cuts);
+    replay->o.numerics = &own;
+    const fd_code code = fd_replay_run_f64(replay, args, err);
+    replay->o.numerics = given;
+    return code;
+}
+
+/* Rounded to TF32, and cut off where `cuts`. */
+static fd_code try_tf32(fd_replay *replay, fd_numerics_class *own, bool cuts, fd_op_args args, int64_t stride,
+                        fd_error *err) {
+    round_to_tf32(own, false);
     FD_TRY(try_factors(replay, own, args, stride, err));
     own->in_truncates = cuts;
     return cuts ? try_factors(replay, own, args, stride, err) : FD_OK;
@@ -111,7 +126,8 @@ fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_ar
     if (!y) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     args.out = y;
     own.cuda_kernels = false; /* they are tried one by one */
-    fd_code code = try_tf32(replay, &own, true, args, stride, err);
+    fd_code code = replay->o.numerics->cuda_kernels ? try_factors(replay, &own, args, stride, err) : FD_OK;
+    if (code == FD_OK) code = try_tf32(replay, &own, true, args, stride, err);
     free(y);
     return code;
 }

@@ -17,6 +17,9 @@ fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_a
  * taken. */
 fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
 
+/* The op with both factors of products in TF32, rounded, or cut off where `cuts`. */
+fd_code fd_replay_run_tf32(fd_replay *replay, fd_op_args args, bool cuts, fd_error *err);
+
 /* Are more of a row's elements nearer to the candidate's so than as in `best`? Most, because those that a bug damaged are off by much in
  * all. Then: is it as near as sums in binary32 leave it? */
 bool fd_replay_is_nearer(const double *candidate, const double *y, const double *best, int64_t n);
