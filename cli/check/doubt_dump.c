@@ -95,7 +95,10 @@ static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, s
                                       at < sizeof text - 24 ? "" : " …", n)
                            : 0;
     snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given%s", n_token,
-             n_token == 1 ? " was" : "s were", sum >= 2 * n_token ? ": of a batch, save the rows of one sequence" : "");
+             n_token == 1 ? " was" : "s were",
+             sum >= 2 * n_token ? ": of a batch, save the rows of one sequence"
+             : sum < n_token    ? ": give those of the rows alone (--tokens, tokens.txt)"
+                                : "");
 }
 
 static fd_code doubt_rows(const fd_source *source, int32_t n_token, int64_t n_embd, char *out, size_t size,

@@ -10,7 +10,7 @@
 fd_code fd_cli_doubt_dump(const fd_source *source, int32_t n_token, const fd_graph *graph, char *out, size_t size,
                           fd_error *err);
 
-/* Where an array of the first step has the embeddings of tokens, and these are others than `tokens`: its name and
+/* Where an array of the first step, of n_token positions, has the embeddings of tokens, and these are others than `tokens`: its name and
  * both, as a sentence; "" where none has. At most sixteen rows are looked at. */
 fd_code fd_cli_doubt_tokens(const fd_source *source, const int32_t *tokens, int32_t n_token, const fd_graph *graph,
                             char *out, size_t size, fd_error *err);

@@ -111,6 +111,9 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
 void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
                           size_t size);
 bool fd_propose_has_layer(const fd_proposed_rule *rule);
+/* Names of a residual stream are near to one another whatever they are: the third digit of their directions is the first that
+ * says something. */
+double fd_propose_agreement(const fd_proposed *item);
 /* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. `after`: as {layer+1}, and
  * the layer that ends there. */
 int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, bool after, char *pattern, size_t size);
@@ -172,6 +175,9 @@ bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const
 
 /* For names that are a node's own and that no values decide: a rule each, which says that it goes by the name. */
 void fd_propose_by_name(fd_proposer *p);
+/* For "embd" and "final_norm", names of no layer: what goes into the first and the norm behind the last, where their values decide
+ * nothing, or are nearer to another name's. */
+void fd_propose_ends(fd_proposer *p);
 /* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
 void fd_propose_ask_by_size(fd_proposer *p);
 
