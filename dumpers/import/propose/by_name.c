@@ -5,12 +5,13 @@
 
 #include "dumpers/import/propose/internal.h"
 
-/* As the map gguf reads a tensor of that name; of what follows the last layer the last tokens' rows may be all. */
-static const char *reading_of(const fd_trace_node *node, const fd_source_tensor *t) {
+/* As the map gguf reads a tensor of that name; behind the last layer the last tokens' rows may be all. */
+static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, const fd_source_tensor *t) {
     if (node->over_kv) return "";
-    if (strcmp(node->name, "output_norm") == 0 && t->rank > 1) return " axis=-2 rows=last";
-    const bool behind = strcmp(node->name, "logits") == 0 || strcmp(node->name, "output_norm") == 0;
-    return behind ? " axis=first rows=last" : " axis=first";
+    if (strcmp(node->name, "logits") == 0) return " axis=first rows=last";
+    if (node->layer >= 0 || t->step < 0 || t->rank == 0) return " axis=first";
+    const int64_t rows = t->rank > 1 ? t->shape[t->rank - 2] : 1;
+    return rows == p->plan.steps[t->step].n_pos ? " axis=first" : t->rank > 1 ? " axis=-2 rows=last" : " rows=last";
 }
 
 /* What 16-bit words hold: what they are in a name that values decide, else bfloat16, as NumPy has binary16. */
@@ -97,7 +98,7 @@ static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
 static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) {
     const fd_trace_node *node = fd_trace_node_at(p->ref, v);
     fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name,
-            reading_of(node, fd_source_at(p->source, item->tensors[0])), words_of(p, item), why);
+            reading_of(p, node, fd_source_at(p->source, item->tensors[0])), words_of(p, item), why);
     if (item->best[0].node < 0)
         fprintf(p->out, "\n");
     else
