@@ -156,8 +156,7 @@ static fd_code say_tokens(const opening *o, fd_error *err) {
     char doubt[300];
     fd_import_plan plan;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
-    fd_code code =
-        fd_cli_doubt_tokens(o->source, plan.tokens, plan.steps[0].n_pos, o->how.graph, doubt, sizeof doubt, err);
+    fd_code code = fd_cli_doubt_tokens(&plan, o->how.graph, doubt, sizeof doubt, err);
     fd_import_plan_free(&plan);
     if (code == FD_OK && doubt[0])
         fprintf(stderr, "%s: %s: was it fed these? --tokens says others\n", o->input->path, doubt);

@@ -106,7 +106,8 @@ const struct argp fd_cmd_check_argp = {
     parse_check_option,
     "MODEL.gguf DUMP|TRACE.h5",
     "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files or "
-    "raw numbers (.bin is f32), an .npz, .safetensors or .pt file, a trace; of a tensor-parallel engine the dumps of all ranks. Names are mapped to "
+    "raw numbers (.bin is f32), an .npz, .safetensors or .pt file, a trace; of a tensor-parallel engine the dumps of "
+    "all ranks. Names are mapped to "
     "the GGUF's, the reference is run on the same tokens, "
     "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
     "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "

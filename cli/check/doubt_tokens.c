@@ -110,8 +110,9 @@ static const fd_weight *embeddings(const fd_graph *graph) {
     return NULL;
 }
 
-fd_code fd_cli_doubt_tokens(const fd_source *source, const int32_t *tokens, int32_t n_token, const fd_graph *graph,
-                            char *out, size_t size, fd_error *err) {
+fd_code fd_cli_doubt_tokens(const fd_import_plan *plan, const fd_graph *graph, char *out, size_t size, fd_error *err) {
+    const fd_source *source = plan->source;
+    const int32_t *tokens = plan->tokens, n_token = plan->steps[0].n_pos;
     const fd_weight *w = embeddings(graph);
     rows *all = NULL;
     size_t n = 0;

@@ -114,6 +114,11 @@ def appended(ref, out, save=lambda path, rows: rows.tofile(f"{path}.bin")):
     (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
 
 
+def chunked(ref, out):
+    """The same of an engine that took the prompt in two calls, which nothing says."""
+    appended((ref[0], [(0, 3), (3, 3), (6, 1)], ref[2]), out)
+
+
 def appended_npy(ref, out):
     """The same, with a shape."""
     appended(ref, out, np.save)
@@ -150,7 +155,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw, ends, appended, appended_npy)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw, ends, appended, appended_npy, chunked)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

@@ -10,7 +10,7 @@ static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, c
     if (node->over_kv) return "";
     if (strcmp(node->name, "logits") == 0) return " axis=first rows=last";
     if (node->layer >= 0 || t->step < 0 || t->rank == 0) return " axis=first";
-    const int64_t rows = t->rank > 1 ? t->shape[t->rank - 2] : 1;
+    const int64_t rows = fd_source_elements(t) / fd_trace_elements(node, 0);
     return rows == p->plan.steps[t->step].n_pos ? " axis=first" : t->rank > 1 ? " axis=-2 rows=last" : " rows=last";
 }
 

@@ -125,6 +125,9 @@ bool fd_propose_covers(const fd_proposer *p, const char *pattern);
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
 
+/* Names of the last rows, a call each, of which the first is another position's are none: which rows they are is not known. */
+fd_code fd_propose_drop_other_rows(fd_proposer *p);
+
 /* Shows every row of the name, as its rule reads it, beside the row of its node best[0]. */
 typedef void (*fd_propose_row_fn)(void *user, const double *x, const float *ref, int64_t n);
 fd_code fd_propose_visit_rows(const fd_proposer *p, const fd_proposed *item, fd_propose_row_fn visit_row, void *user);
