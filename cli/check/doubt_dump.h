@@ -14,4 +14,7 @@ fd_code fd_cli_doubt_dump(const fd_source *source, int32_t n_token, const fd_gra
  * both, as a sentence; "" where none has. At most sixteen rows are looked at. */
 fd_code fd_cli_doubt_tokens(const fd_import_plan *plan, const fd_graph *graph, char *out, size_t size, fd_error *err);
 
+/* FD_ERR_INPUT where raw numbers, which say no type, are all half or twice as many as the model's tensors have. */
+fd_code fd_cli_doubt_types(const fd_import_plan *plan, const fd_graph *graph, fd_error *err);
+
 #endif
