@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "dumpers/store/golden.h"
@@ -20,8 +21,12 @@ static long prompt_number(const char *name, size_t *path_size) {
 fd_code fd_cli_open_trace(const char *name, size_t memory, fd_trace **out, fd_error *err) {
     size_t path_size = 0;
     char path[4096];
+    struct stat there;
     fd_golden_size size;
     fd_golden *golden;
+    if (stat(name, &there) == 0 && S_ISDIR(there.st_mode))
+        return fd_fail(err, FD_ERR_INPUT,
+                       "%s: a directory, expected a trace; for a dump: firstdiff check MODEL.gguf %s", name, name);
     long prompt = prompt_number(name, &path_size);
     if (!prompt || path_size >= sizeof path) return fd_trace_open_within(name, memory, out, err);
     snprintf(path, sizeof path, "%.*s", (int)path_size, name);

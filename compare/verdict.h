@@ -245,6 +245,7 @@ typedef struct fd_verdict {
     fd_baseline baseline; /* the earlier verdict's, when moved says so */
     fd_verdict_map map;   /* n_node 0: nothing was replayed */
     fd_measures measures; /* likewise */
+    char saved_as[64];    /* what the dump calls the tensor that diverges; "" as the model does, or no dump */
     char next[1024];      /* a command worth running next (report/next.h); "" none */
 } fd_verdict;
 

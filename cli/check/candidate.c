@@ -156,7 +156,8 @@ static fd_code say_tokens(const opening *o, fd_error *err) {
     char doubt[300];
     fd_import_plan plan;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
-    fd_code code = fd_cli_doubt_tokens(o->source, plan.tokens, plan.n_token, o->how.graph, doubt, sizeof doubt, err);
+    fd_code code = fd_cli_doubt_types(&plan, o->how.graph, err);
+    if (code == FD_OK) code = fd_cli_doubt_tokens(&plan, o->how.graph, doubt, sizeof doubt, err);
     fd_import_plan_free(&plan);
     if (code == FD_OK && doubt[0])
         fprintf(stderr, "%s: %s: was it fed these? --tokens says others\n", o->input->path, doubt);
@@ -173,15 +174,14 @@ static fd_code find_map(opening *o, fd_error *err) {
     if (code == FD_OK && found.n_sure + found.n_by_name == 0)
         code =
             fd_fail(err, FD_ERR_INPUT,
-                    "%s: none of its %zu tensors has a name that a built-in map knows or values that are clearly one "
-                    "node's; write a map (docs/mapping.md), beginning with: firstdiff import %s --map auto --model %s",
+                    "%s: none of its %zu tensors has a known name or values that are clearly one node's; write a map "
+                    "(docs/mapping.md), beginning with: firstdiff import %s --map auto --model %s",
                     o->input->path, fd_source_count(o->source), o->input->path, o->input->model_path);
     if (code == FD_OK) code = fd_name_map_parse("found from the values", text, size, &o->map, err);
     if (code == FD_OK) o->map->builtin = true; /* its patterns know no layer that lacks a node */
     if (code == FD_OK && found.n_ask)
         fprintf(stderr,
-                "%zu name%s undecided: firstdiff import %s --map auto --model %s > my.map, decide the lines "
-                "with ask there, then --map my.map\n",
+                "%zu name%s undecided: firstdiff import %s --map auto --model %s > my.map, edit it, --map my.map\n",
                 found.n_ask, found.n_ask == 1 ? " is" : "s are", o->input->path, o->input->model_path);
     free(text);
     return code;

@@ -105,8 +105,9 @@ const struct argp fd_cmd_check_argp = {
     options,
     parse_check_option,
     "MODEL.gguf DUMP|TRACE.h5",
-    "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files, an "
-    ".npz, .safetensors or .pt file, a trace; of a tensor-parallel engine the dumps of all ranks. Names are mapped to "
+    "Says whether an engine computes what the model says. DUMP is what it left of a run: a folder of .npy files or "
+    "raw numbers (.bin is f32), an .npz, .safetensors or .pt file, a trace; of a tensor-parallel engine the dumps of "
+    "all ranks. Names are mapped to "
     "the GGUF's, the reference is run on the same tokens, "
     "every op is replayed on the engine's own inputs: rounding, or a bug and its name.\v"
     "Exit status: 0 different by rounding alone, or in no bit, 1 diverged, 2 unusable input, 3 incomplete: tensors are "
@@ -135,7 +136,15 @@ static void suggest_next(const arguments *a, bool of_files, fd_verdict *v) {
     snprintf(v->next, sizeof v->next, "the same with --keep DIR, then firstdiff inspect DIR/cand.h5 %s", tensor);
 }
 
+static bool is_named_gguf(const char *path) {
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
 static fd_code check_outputs(const arguments *a, fd_error *err) {
+    if (is_named_gguf(a->input.path) && !is_named_gguf(a->input.model_path))
+        return fd_fail(err, FD_ERR_INPUT, "the model comes first: firstdiff check %s %s", a->input.path,
+                       a->input.model_path);
     const char *inputs[] = {a->input.model_path,  a->input.path,    a->input.map,
                             a->input.tokens_file, a->input.weights, a->chat};
     if (a->keep && mkdir(a->keep, 0777) != 0 && errno != EEXIST)

@@ -15,17 +15,18 @@ static bool is_value(const fd_source_tensor *t) {
 
 /* ---- rows ---- */
 
-static bool has_axis(const fd_source_tensor *t, int64_t length) {
-    for (int k = 0; k < t->rank; k++)
-        if (t->shape[k] == length) return true;
-    return false;
+/* Besides the one axis that is as wide as the model. */
+static bool has_axis(const fd_source_tensor *t, int64_t length, int64_t n_embd) {
+    int n = 0;
+    for (int k = 0; k < t->rank; k++) n += t->shape[k] == length;
+    return n > (length == n_embd);
 }
 
-static size_t count_axis(const fd_source *source, int32_t step, int64_t length) {
+static size_t count_axis(const fd_source *source, int32_t step, int64_t length, int64_t n_embd) {
     size_t n = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
         const fd_source_tensor *t = fd_source_at(source, i);
-        n += t->step == step && is_value(t) && has_axis(t, length);
+        n += t->step == step && is_value(t) && has_axis(t, length, n_embd);
     }
     return n;
 }
@@ -37,20 +38,20 @@ typedef struct step_rows {
 
 /* The length that most arrays of the step have, more than 1 before 1 (an axis of the batch); 0: no three of four have
  * one. What most have, one of the first few has. */
-static step_rows rows_of_step(const fd_source *source, int32_t step) {
+static step_rows rows_of_step(const fd_source *source, int32_t step, int64_t n_embd) {
     size_t n = 0, most = 0;
     int64_t rows = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
         const fd_source_tensor *t = fd_source_at(source, i);
         if (t->step != step || !is_value(t)) continue;
         for (int k = 0; n < FIRST_FEW && t->rank > 1 && k < t->rank; k++) {
-            const size_t with = count_axis(source, step, t->shape[k]);
+            const size_t with = count_axis(source, step, t->shape[k], n_embd);
             if (with > most || (with == most && rows == 1)) most = with, rows = t->shape[k];
         }
         n++;
     }
     if (n < FEWEST || 4 * most < 3 * n) return (step_rows){0};
-    return (step_rows){.rows = rows, .or_one = rows > 1 && count_axis(source, step, 1) == most};
+    return (step_rows){.rows = rows, .or_one = rows > 1 && count_axis(source, step, 1, n_embd) == most};
 }
 
 /* Steps of one token whose arrays are all as wide as the model, [1, n_embd], could have n_embd rows: takes the longest
@@ -94,16 +95,20 @@ static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, s
                                       at < sizeof text - 24 ? "" : " …", n)
                            : 0;
     snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given%s", n_token,
-             n_token == 1 ? " was" : "s were", sum >= 2 * n_token ? ": of a batch, save the rows of one sequence" : "");
+             n_token == 1 ? " was" : "s were",
+             sum >= 2 * n_token ? ": of a batch, save the rows of one sequence"
+             : sum < n_token    ? ": give those of the rows alone (--tokens, tokens.txt)"
+                                : "");
 }
 
-static fd_code doubt_rows(const fd_source *source, int32_t n_token, char *out, size_t size, fd_error *err) {
+static fd_code doubt_rows(const fd_source *source, int32_t n_token, int64_t n_embd, char *out, size_t size,
+                          fd_error *err) {
     const int32_t n = fd_source_n_step(source);
     step_rows *steps = malloc(sizeof *steps * (size_t)(n + 1));
     if (!steps) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", n);
     bool known = true;
     for (int32_t s = 0; s < n && known; s++) {
-        steps[s] = rows_of_step(source, s);
+        steps[s] = rows_of_step(source, s, n_embd);
         known = steps[s].rows > 0;
     }
     if (known) doubt_sum(steps, n, n_token, out, size);
@@ -224,7 +229,7 @@ fd_code fd_cli_doubt_dump(const fd_source *source, int32_t n_token, const fd_gra
                           fd_error *err) {
     out[0] = '\0';
     if (fd_source_trace(source) || fd_source_count(source) == 0) return FD_OK;
-    FD_TRY(doubt_rows(source, n_token, out, size, err));
+    FD_TRY(doubt_rows(source, n_token, graph->hparams.n_embd, out, size, err));
     if (out[0]) return FD_OK;
     FD_TRY(doubt_layers(source, graph, out, size, err));
     return out[0] ? FD_OK : doubt_values(source, out, size, err);

@@ -14,6 +14,7 @@ enum { MOST_ROWS = 16, NONE = -1 };
 typedef struct rows {
     const fd_source_tensor *tensor;
     double *values; /* [n_row, n_embd], owned */
+    int32_t first;  /* position of the first of them */
     int32_t ids[MOST_ROWS];
 } rows;
 
@@ -38,7 +39,7 @@ static double *fetch_rows(fd_array array, int64_t n_element, int64_t width, int3
     return values;
 }
 
-/* Arrays of the first step with n_token rows or fewer, as wide as the embedding. */
+/* Arrays of the first step, of n_token positions, with so many rows or fewer, its last, as wide as the embedding. */
 static fd_code open_rows(const fd_source *source, const fd_weight *w, int32_t n_token, rows **out, size_t *n,
                          int32_t *n_row, fd_error *err) {
     *n = 0;
@@ -51,11 +52,13 @@ static fd_code open_rows(const fd_source *source, const fd_weight *w, int32_t n_
         if (t->step != 0 || t->rank < 2 || t->shape[t->rank - 1] != w->n_col || fd_source_is_weight(t->name)) continue;
         if (n_element == 0 || n_element / w->n_col > n_token) continue;
         const int32_t of_this = (int32_t)fmin((double)(n_element / w->n_col), MOST_ROWS);
-        if (*n_row && of_this != *n_row) continue;
+        if (*n_row && (of_this != *n_row || n_element / w->n_col != n_token - (*out)[0].first)) continue;
         fd_source_view view;
         FD_TRY(fd_source_view_open(source, i, &view, err));
         rows *r = &(*out)[*n];
-        *r = (rows){.tensor = t, .values = fetch_rows(view.array, n_element, w->n_col, of_this)};
+        *r = (rows){.tensor = t,
+                    .values = fetch_rows(view.array, n_element, w->n_col, of_this),
+                    .first = n_token - (int32_t)(n_element / w->n_col)};
         for (int k = 0; k < MOST_ROWS; k++) r->ids[k] = NONE;
         fd_source_view_close(&view);
         if (!r->values) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", t->name);
@@ -107,8 +110,9 @@ static const fd_weight *embeddings(const fd_graph *graph) {
     return NULL;
 }
 
-fd_code fd_cli_doubt_tokens(const fd_source *source, const int32_t *tokens, int32_t n_token, const fd_graph *graph,
-                            char *out, size_t size, fd_error *err) {
+fd_code fd_cli_doubt_tokens(const fd_import_plan *plan, const fd_graph *graph, char *out, size_t size, fd_error *err) {
+    const fd_source *source = plan->source;
+    const int32_t *tokens = plan->tokens, n_token = plan->steps[0].n_pos;
     const fd_weight *w = embeddings(graph);
     rows *all = NULL;
     size_t n = 0;
@@ -118,6 +122,7 @@ fd_code fd_cli_doubt_tokens(const fd_source *source, const int32_t *tokens, int3
     fd_code code = open_rows(source, w, n_token, &all, &n, &n_row, err);
     float *row = malloc((size_t)w->n_col * sizeof *row);
     if (code == FD_OK && !row) code = fd_fail(err, FD_ERR_MEMORY, "embeddings: out of memory");
+    if (n > 0) tokens += all[0].first;
     for (int32_t k = 0; code == FD_OK && k < n_row; k++) { /* of equal rows the token given */
         fd_weight_row(w, tokens[k], row);
         for (size_t i = 0; i < n; i++)
@@ -131,8 +136,8 @@ fd_code fd_cli_doubt_tokens(const fd_source *source, const int32_t *tokens, int3
     for (size_t i = 0; i < n && code == FD_OK && !out[0]; i++) {
         const int32_t at = first_other(&all[i], tokens, n_row);
         if (at == n_row) continue;
-        int used =
-            snprintf(out, size, "%.80s has, from position %d on, the embeddings of tokens ", all[i].tensor->name, at);
+        int used = snprintf(out, size, "%.80s has, from position %d on, the embeddings of tokens ", all[i].tensor->name,
+                            all[i].first + at);
         used += put_ids(out + used, size - (size_t)used, all[i].ids + at, n_row - at);
         used += snprintf(out + used, size - (size_t)used, ", those given are ");
         put_ids(out + used, size - (size_t)used, tokens + at, n_row - at);

@@ -84,15 +84,14 @@ fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err) {
                    path, names);
 }
 
-/* Says of every node of `mapped` what the foreign trace calls it. */
+/* Says of every node of `mapped` what the foreign trace, or the file, calls it. */
 static void put_sources(const fd_import_plan *plan, fd_trace *mapped) {
     const fd_trace *from = fd_source_trace(plan->source);
-    for (size_t i = 0; from && i < plan->n_match; i++) {
+    for (size_t i = 0; i < plan->n_match; i++) {
         int32_t node = fd_trace_find(mapped, plan->matches[i].node);
-        size_t tensor = plan->matches[i].tensor;
-        if (node >= 0)
-            fd_trace_set_source(mapped, node,
-                                fd_trace_node_at(from, (int32_t)fd_source_at(plan->source, tensor)->file)->name);
+        const fd_source_tensor *tensor = fd_source_at(plan->source, plan->matches[i].tensor);
+        if (node >= 0 && from) fd_trace_set_source(mapped, node, fd_trace_node_at(from, (int32_t)tensor->file)->name);
+        if (node >= 0 && !from) fd_trace_set_saved_as(mapped, node, tensor->name);
     }
 }
 

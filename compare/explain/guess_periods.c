@@ -78,7 +78,7 @@ fd_code fd_guess_blocks_of_sums(fd_trial *t, const fd_node *node, fd_error *err)
     return FD_OK;
 }
 
-/* Rows for each direction, so that few directions are no matter of few rows; and most rows and columns depart. */
+/* Rows for each direction, so that few directions are no matter of few rows; and most rows and columns depart, by a number. */
 enum { MOST_RANK = 16, ROWS_A_DIRECTION = 2 };
 
 static bool departs_everywhere(const fd_trial *t, int64_t width) {
@@ -88,8 +88,10 @@ static bool departs_everywhere(const fd_trial *t, int64_t width) {
     int64_t beyond = 0;
     for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++) {
         int64_t own = 0;
-        for (int64_t i = row * width; i < (row + 1) * width; i++)
+        for (int64_t i = row * width; i < (row + 1) * width; i++) {
+            if (!isfinite(r->output[i])) return false;
             own += !(fabs((double)r->output[i] - (double)plain->rows[i]) <= (plain->tau ? plain->tau[i] : 0));
+        }
         if (4 * own < width) return false;
         beyond += own;
     }

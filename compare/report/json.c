@@ -130,6 +130,7 @@ static json_t *report(const fd_verdict *v) {
                                             fd_json_causes(&d->causes)));
     if (v->dump.n) root = fd_json_join(root, json_pack("{s:o}", "misrecorded", misrecorded(&v->dump)));
     if (v->moved) root = fd_json_join(root, json_pack("{s:o}", "since", baseline(v)));
+    if (v->saved_as[0]) root = fd_json_join(root, json_pack("{s:o}", "saved_as", fd_json_text(v->saved_as)));
     return fd_json_join(root,
                         json_pack("{s:o, s:o, s:o, s:o}", "missing", missing(v), "reasons", remarks(v, &v->reasons),
                                   "notes", remarks(v, &v->notes), "next", fd_json_text(v->next)));

@@ -89,7 +89,17 @@ static const char *class_of_values(const fd_verdict *v) {
     return NULL;
 }
 
+/* A person who never saw the GGUF's names finds the place in his engine by his own. */
+static void say_own_name(fd_verdict *v, const fd_trace *departs) {
+    const int32_t node = fd_trace_find(departs, v->divergence.node);
+    const fd_trace_node *saved = node < 0 ? NULL : fd_trace_node_at(departs, node);
+    v->saved_as[0] = '\0';
+    if (saved && strcmp(saved->saved_as, saved->name) != 0)
+        snprintf(v->saved_as, sizeof v->saved_as, "%s", saved->saved_as);
+}
+
 void fd_next_of_replay(fd_verdict *v, const fd_trace *departs) {
+    say_own_name(v, departs);
     const char *role = v->replay.of_reference ? "reference" : "candidate", *shown = class_of_values(v);
     if (shown && !v->replay.of_reference)
         snprintf(v->next, sizeof v->next,

@@ -9,7 +9,7 @@
 void fd_next_of_bits(fd_verdict *verdict, const fd_trace *departs);
 
 /* After replay: where a class was stated that the values speak against, names theirs; where the divergence is a span, says what
- * to record of it, in whatever engine departs; else shows it. */
+ * to record of it, in whatever engine departs; else shows it. Also what a dump calls it (saved_as). */
 void fd_next_of_replay(fd_verdict *verdict, const fd_trace *departs);
 
 #endif

@@ -255,6 +255,7 @@ void fd_report_text(FILE *to, const fd_verdict *v, fd_report_colour colour) {
     fd_put_clean(to, text);
     if (colour) colour(to, "\033[0m");
     fputc('\n', to);
+    if (v->status == FD_DIVERGED && v->saved_as[0]) fd_line(to, "saved as", "%s", v->saved_as);
     fd_baseline_text(v, text, sizeof text);
     if (text[0]) fd_line(to, "since then", "%s", text);
     if (v->weights.n_differ) fd_report_weights(to, v);

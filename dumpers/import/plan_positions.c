@@ -79,6 +79,11 @@ static fd_code find_steps(fd_planner *p, const bool *recorded, int32_t n_recorde
                            "give --steps, the tokens of each",
                            fd_source_path(plan->source), n_recorded, n);
         plan->guessed_steps |= !known && n < plan->n_token;
+        if (!known && n > plan->n_token)
+            return fd_fail(
+                p->err, FD_ERR_INPUT,
+                "%s: %d steps, and %d token%s given: give the ids of all that it was fed, one or more a step",
+                fd_source_path(plan->source), n, plan->n_token, plan->n_token == 1 ? " was" : "s were");
         if (!known) size = s == 0 ? (int64_t)plan->n_token - (n - 1) : 1;
         if (size < !gaps || size > INT32_MAX || total + size > plan->n_token)
             return fd_fail(p->err, FD_ERR_INPUT,

@@ -53,6 +53,24 @@ static void vote_by_axes(const fd_source_tensor *const *arrays, int32_t n, const
     }
 }
 
+/* Flat arrays: as many elements a token in every step. */
+static void vote_by_elements(const fd_source_tensor *const *arrays, int32_t n, const fd_import_plan *plan,
+                             int32_t *sizes, votes *v) {
+    int64_t sum = 0;
+    bool fits = n == plan->n_step && arrays[0]->rank == 1;
+    for (int32_t i = 0; i < n && fits; i++) {
+        fits = arrays[i]->rank == 1 && (i == 0 || arrays[i]->step > arrays[i - 1]->step);
+        sum += arrays[i]->shape[0];
+    }
+    const int64_t width = fits ? sum / plan->n_token : 0;
+    fits &= width > 1 && width * plan->n_token == sum; /* 1: an axis over the tokens, which has voted */
+    for (int32_t i = 0; i < n && fits; i++) {
+        fits = arrays[i]->shape[0] % width == 0 && arrays[i]->shape[0] > 0;
+        sizes[i] = (int32_t)(arrays[i]->shape[0] / width);
+    }
+    if (fits) vote(v, sizes, plan->n_step);
+}
+
 fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, fd_error *err) {
     const fd_source *source = p->plan->source;
     size_t n = fd_source_count(source), n_step = (size_t)p->plan->n_step;
@@ -68,6 +86,7 @@ fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, f
         if (end - i != (size_t)n_recorded) continue;
         n_name++;
         vote_by_axes(order + i, n_recorded, p->plan, sizes, &v);
+        vote_by_elements(order + i, n_recorded, p->plan, sizes, &v);
     }
     int32_t best = 0;
     for (int32_t k = 1; k < v.n; k++)

@@ -16,6 +16,8 @@ void fd_import_row_shape(const fd_import_match *match, int *rank, int64_t *shape
     *rank = 0;
     for (int i = 0; i < match->rank; i++)
         if (i != match->axis && (match->shape[i] != 1 || *rank > 0)) shape[(*rank)++] = match->shape[i];
+    const bool column = *rank == 2 && match->axis < 0 && shape[1] == 1 && !fd_import_over_kv(match->node);
+    if (column) *rank = 1; /* the last token's row of an engine that has its tokens in columns */
     if (*rank == 0) shape[(*rank)++] = 1;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "dumpers/import/ranks/internal.h"
+#include "dumpers/import/raw.h"
 #include "dumpers/import/source_internal.h"
 
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err) {
@@ -136,6 +137,7 @@ static void number_steps(fd_source *source, bool own) {
 /* Sorts, numbers the steps and counts repeated names. */
 static fd_code put_in_order(fd_source *source, fd_error *err) {
     fd_source_tensor *t = source->tensors;
+    if (!source->trace) fd_source_steps_of_ends(t, source->n);
     bool own = true; /* an engine's counter of forward calls counts others' too, and decode's are counted anew */
     if (source->n) qsort(t, source->n, sizeof *t, by_order);
     for (size_t i = 0; i < source->n;) {
@@ -160,8 +162,8 @@ static fd_code add_single(fd_source *source, fd_error *err) {
     const char *slash = strrchr(source->path, '/'), *file = slash ? slash + 1 : source->path;
     size_t n = strlen(file);
     char name[1100] = "";
-    if (n > 4 && n < sizeof name && strcmp(file + n - 4, ".npy") == 0)
-        snprintf(name, sizeof name, "%.*s", (int)n - 4, file);
+    if (n < sizeof name && ((n > 4 && strcmp(file + n - 4, ".npy") == 0) || fd_raw_is(file)))
+        snprintf(name, sizeof name, "%.*s", (int)(strrchr(file, '.') - file), file);
     return fd_source_add_file(source, source->path, name, err);
 }
 

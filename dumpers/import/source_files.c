@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "dumpers/import/npy.h"
+#include "dumpers/import/raw.h"
 #include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/source_internal.h"
@@ -65,6 +66,8 @@ static fd_code open_archive(fd_source_file *file, fd_error *err) {
 static fd_code open_item(const fd_source_file *file, size_t item, fd_source_view *view, fd_error *err) {
     if (file->kind == FD_SOURCE_NPY)
         return fd_npy_parse(file->path, file->view.mapped, file->view.mapped_bytes, &view->array, err);
+    if (file->kind == FD_SOURCE_RAW)
+        return fd_raw_parse(file->path, file->view.mapped, file->view.mapped_bytes, &view->array, err);
     const bool torch = file->kind == FD_SOURCE_TORCH;
     bool there = item < (torch ? file->torch.n : file->zip ? fd_zip_count(file->zip) : file->tensors.n);
     if (!there) return fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);
@@ -170,6 +173,8 @@ static fd_source_kind kind_of(const char *path, const fd_source_view *view) {
     if (view->mapped_bytes >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || memcmp(bytes, "PK\5\6", 4) == 0))
         return FD_SOURCE_NPZ;
     if (ends_with(path, ".npz")) return FD_SOURCE_NPZ;
+    const bool says_npy = view->mapped_bytes >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0;
+    if (fd_raw_is(path) && !says_npy) return FD_SOURCE_RAW;
     return ends_with(path, ".safetensors") ? FD_SOURCE_SAFETENSORS : FD_SOURCE_NPY;
 }
 
@@ -189,12 +194,13 @@ fd_code fd_source_add_file(fd_source *source, const char *path, const char *name
     if (file->kind == FD_SOURCE_NPZ) code = list_zip(source, file, name, err);
     if (file->kind == FD_SOURCE_TORCH) code = list_torch(source, file, name, err);
     if (file->kind == FD_SOURCE_SAFETENSORS) code = list_safetensors(source, file, name, err);
-    if (file->kind == FD_SOURCE_NPY) {
+    const bool lone = file->kind == FD_SOURCE_NPY || file->kind == FD_SOURCE_RAW;
+    if (lone) {
         fd_source_view array = {0};
         code = open_item(file, 0, &array, err);
         if (code == FD_OK) code = add_array(source, name, &array.array, 0, err);
     }
-    if (file->kind == FD_SOURCE_NPY || source->n_open == FD_SOURCE_OPEN_ARCHIVES)
+    if (lone || source->n_open == FD_SOURCE_OPEN_ARCHIVES)
         close_archive(file);
     else
         source->n_open++;

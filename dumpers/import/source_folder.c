@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/limits.h"
+#include "dumpers/import/raw.h"
 #include "dumpers/import/source_internal.h"
 
 enum { MAX_DEPTH = 16 };
@@ -118,7 +119,7 @@ static fd_code add_entry(fd_source *source, const char *path, size_t root, int d
         return source->tokens_file ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     }
     const bool known = ends_with(path, ".npy") || ends_with(path, ".safetensors") || ends_with(path, ".npz");
-    if (!known && !is_pickle(path)) return FD_OK;
+    if (!known && !is_pickle(path) && !(source->raw && fd_raw_is(path))) return FD_OK;
     const size_t keep = (size_t)(strrchr(path, '.') - path) - root;
     if (keep >= sizeof name) return fd_fail(err, FD_ERR_INPUT, "%s: a name of more than 1000 bytes", path);
     memcpy(name, path + root, keep);
@@ -139,8 +140,15 @@ fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err)
     if (source->debugger)
         return fd_fail(err, FD_ERR_INPUT,
                        "%s: the debugger's tree holds its tensors as text: record again with use_repr=False", path);
-    return fd_fail(err, FD_ERR_INPUT,
-                   "%s: no .npy, .npz or .safetensors file in it; raw numbers have neither type nor shape, give them: "
-                   "numpy.save(\"q-0.npy\", numpy.fromfile(\"q-0.bin\", \"float32\").reshape(n_tokens, -1))",
-                   path);
+    if (!source->raw) {
+        source->raw = true;
+        free(source->tokens_file); /* it is found again */
+        source->tokens_file = NULL;
+        return fd_source_add_folder(source, path, err);
+    }
+    return fd_fail(
+        err, FD_ERR_INPUT,
+        "%s: no arrays in it, expected .npy, .npz, .safetensors or .pt files, or raw numbers named .f32, .f16, "
+        ".bf16, .f64 (.bin: f32)",
+        path);
 }

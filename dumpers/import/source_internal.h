@@ -1,5 +1,5 @@
-/* Shared by source.c (opening, order), source_tokens.c, source_files.c (files), source_folder.c (folders) and
- * source_name.c (what a name says). */
+/* Shared by source.c (opening, order), source_tokens.c, source_files.c (files), source_folder.c (folders),
+ * source_name.c (what a name says) and source_steps.c (what names together say). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
@@ -7,7 +7,13 @@
 #include "dumpers/import/source.h"
 #include "dumpers/import/torch.h"
 
-typedef enum fd_source_kind { FD_SOURCE_NPY, FD_SOURCE_NPZ, FD_SOURCE_SAFETENSORS, FD_SOURCE_TORCH } fd_source_kind;
+typedef enum fd_source_kind {
+    FD_SOURCE_NPY,
+    FD_SOURCE_NPZ,
+    FD_SOURCE_SAFETENSORS,
+    FD_SOURCE_TORCH,
+    FD_SOURCE_RAW
+} fd_source_kind;
 
 /* A file, and an archive's directory, which is parsed once: the first of them stay open. */
 enum { FD_SOURCE_OPEN_ARCHIVES = 64 };
@@ -30,6 +36,7 @@ struct fd_source {
     char *pickle;      /* the first of them */
     char *tokens_file; /* tokens.txt; NULL */
     bool debugger;     /* transformers' model debugger wrote it */
+    bool raw;          /* numbers without a header are taken: no other array is there */
     int32_t n_step;
     fd_trace *trace; /* NULL: files */
     bool by_rank;    /* names hold a rank, which goes to their end: "q-3:rank1" */
@@ -43,6 +50,10 @@ fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err)
 void fd_source_file_free(fd_source_file *file); /* what it owns */
 /* Adds a tensor under what `name` says of step and occurrence. `*tensor` may be changed until the next call. */
 fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tensor *tensor, fd_error *err);
+
+/* Where every name ends in a number that counts calls or positions ("l0_q_3", "embd_pos3"), it becomes the step
+ * (source_steps.c). */
+void fd_source_steps_of_ends(fd_source_tensor *tensors, size_t n);
 
 enum { FD_SOURCE_MAX_STEPS = 1 << 20 };
 

@@ -28,9 +28,26 @@ static const char *skip_phase(const char *name, int32_t *step) {
     return at + 1;
 }
 
+/* "pos3/" "token_3/" "call-3/" in front: a folder for each position or call. */
+static const char *skip_folder(const char *name, int32_t *step) {
+    static const char *const words[] = {"position", "pos", "token", "tok", "call", "forward", "iter"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const size_t n = strlen(words[i]);
+        const char *at = name + n;
+        int32_t number;
+        if (strncmp(name, words[i], n) != 0) continue;
+        if (*at == '_' || *at == '-' || *at == '=') at++;
+        if (!digits(&at, &number) || *at != '/') continue;
+        *step = number;
+        return at + 1;
+    }
+    return name;
+}
+
 /* "s3." "step3." "step_3/" "step-3_" in front; a bare "s3x" is a name. */
 static const char *skip_step(const char *name, int32_t *step) {
-    const char *at = name;
+    const char *at = skip_folder(name, step);
+    if (at != name) return at;
     int32_t number;
     bool word = strncmp(at, "step", 4) == 0;
     at += word ? 4 : *at == 's';

@@ -21,6 +21,10 @@ void fd_trace_set_source(fd_trace *trace, int32_t node, const char *name) {
     snprintf(trace->nodes[node].source, sizeof trace->nodes[node].source, "%s", name);
 }
 
+void fd_trace_set_saved_as(fd_trace *trace, int32_t node, const char *name) {
+    snprintf(trace->nodes[node].saved_as, sizeof trace->nodes[node].saved_as, "%s", name);
+}
+
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace) {
     return &trace->info;
 }

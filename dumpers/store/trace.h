@@ -139,6 +139,7 @@ typedef struct fd_trace_node { /* a row of /graph, or made up from /tensors when
     bool has_data;     /* /tensors has it, every element */
     bool partial;      /* /tensors has some of its elements: fd_trace_read alone gives them, NaN for the others */
     char source[64];   /* its name in the file that this trace was mapped from (fd_trace_set_source); "" not mapped */
+    char saved_as[64]; /* what the files that it was imported from call it (fd_trace_set_saved_as); "" not from files */
 } fd_trace_node;
 
 /* Missing file, not HDF5, not a trace, truncated HDF5: FD_ERR_INPUT with what was found. An incomplete trace opens
@@ -158,6 +159,7 @@ const char *fd_trace_path(const fd_trace *trace);
 bool fd_trace_set_path(fd_trace *trace, const char *path);
 /* What a node is called in the file that the trace's path names, which holds it under a foreign name. */
 void fd_trace_set_source(fd_trace *trace, int32_t node, const char *name);
+void fd_trace_set_saved_as(fd_trace *trace, int32_t node, const char *name);
 const fd_trace_info *fd_trace_get_info(const fd_trace *trace);
 int32_t fd_trace_n_pos(const fd_trace *trace);
 const int32_t *fd_trace_tokens(const fd_trace *trace); /* [n_pos] */

@@ -88,10 +88,40 @@ def words16(ref, out):
 
 
 def raw(ref, out):
-    """Numbers alone."""
+    """step_N/NAME.bin, numbers alone."""
+    for s, step in enumerate(ref[1]):
+        (out / f"step_{s}").mkdir(parents=True)
+        for name, rows in rows_of_step(ref, SHORT, *step, False).items():
+            rows.tofile(out / f"step_{s}" / f"{name}.bin")
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def ends(ref, out):
+    """NAME_N.npy, a row for each position N."""
     out.mkdir()
+    for pos in range(len(ref[2])):
+        for name, rows in rows_of_step(ref, SHORT, pos, 1, False).items():
+            np.save(out / f"{name}_{pos}.npy", rows[0])
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def appended(ref, out, save=lambda path, rows: rows.tofile(f"{path}.bin")):
+    """NAME.bin, each call's rows after those of the one before; of logits the last token's of each call."""
+    out.mkdir()
+    last = [first + count - 1 for first, count in ref[1]]
     for name, rows in rows_of_step(ref, SHORT, 0, len(ref[2]), False).items():
-        rows.tofile(out / f"{name}.bin")
+        save(out / name, rows[last] if name == "head" else rows)
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def chunked(ref, out):
+    """The same of an engine that took the prompt in two calls, which nothing says."""
+    appended((ref[0], [(0, 3), (3, 3), (6, 1)], ref[2]), out)
+
+
+def appended_npy(ref, out):
+    """The same, with a shape."""
+    appended(ref, out, np.save)
 
 
 def caches(ref, out):
@@ -125,7 +155,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw, ends, appended, appended_npy, chunked)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

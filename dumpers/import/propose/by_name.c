@@ -5,10 +5,13 @@
 
 #include "dumpers/import/propose/internal.h"
 
-/* As the map gguf reads a tensor of that name. */
-static const char *reading_of(const fd_trace_node *node) {
+/* As the map gguf reads a tensor of that name; behind the last layer the last tokens' rows may be all. */
+static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, const fd_source_tensor *t) {
     if (node->over_kv) return "";
-    return strcmp(node->name, "logits") == 0 ? " axis=first rows=last" : " axis=first";
+    if (strcmp(node->name, "logits") == 0) return " axis=first rows=last";
+    if (node->layer >= 0 || t->step < 0 || t->rank == 0) return " axis=first";
+    const int64_t rows = fd_source_elements(t) / fd_trace_elements(node, 0);
+    return rows == p->plan.steps[t->step].n_pos ? " axis=first" : t->rank > 1 ? " axis=-2 rows=last" : " rows=last";
 }
 
 /* What 16-bit words hold: what they are in a name that values decide, else bfloat16, as NumPy has binary16. */
@@ -18,6 +21,30 @@ static const char *words_of(const fd_proposer *p, const fd_proposed *item) {
     for (size_t i = 0; i < p->n; i++)
         if (p->items[i].clear && strstr(p->items[i].best[0].ops, "as=f16")) return " as=f16";
     return " as=bf16";
+}
+
+/* What a layer ends with, in the words of engines: "layer0_out", "blk3_hidden", "x_after_layer_3". */
+static bool says_output(const char *pattern, const char *ending) {
+    static const char *const after[] = {"out", "output", "hidden_states", "resid_post", "x_out"};
+    static const char *const before[] = {"after_layer",  "layer_out",   "layer_output", "block_out",
+                                         "block_output", "after_block", "hidden_states"};
+    const char *number = strstr(pattern, "{layer}");
+    size_t n = (size_t)(number - pattern);
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++)
+        if (strcmp(ending, after[i]) == 0) return true;
+    while (n > 0 && strchr("._-/", pattern[n - 1])) n--;
+    for (size_t i = 0; i < sizeof before / sizeof *before && !*ending; i++) {
+        const size_t m = strlen(before[i]);
+        if (n >= m && memcmp(pattern + n - m, before[i], m) == 0) return true;
+    }
+    return false;
+}
+
+/* Of no layer: what goes into the first, and the norm behind the last; -1. */
+static int32_t node_of_ends(const fd_proposer *p, const char *name) {
+    const bool embeds = strstr(name, "emb") != NULL, norm = strstr(name, "norm") != NULL;
+    if (fd_propose_name_has_layer(p, name) || embeds == norm) return -1;
+    return fd_trace_find(p->ref, embeds ? "token_embd" : "output_norm");
 }
 
 /* The node of that layer which the name ends in: "layer0_attn_norm", "h.0.q", "blocks.0.gate", "layer0_out"; -1. */
@@ -31,7 +58,7 @@ static int32_t node_of_ending(const fd_proposer *p, const char *name) {
         if (!ending) continue;
         ending += strlen("{layer}");
         ending += strspn(ending, "._-/");
-        if (strcmp(ending, "out") == 0 || strcmp(ending, "output") == 0) ending = "l_out";
+        if (says_output(pattern, ending)) ending = "l_out";
         for (int i = 0; i < 3 && found < 0 && *ending; i++) {
             snprintf(node, sizeof node, "blk.%d.%s%s", layer, before[i], ending);
             found = fd_trace_find(p->ref, node);
@@ -70,7 +97,8 @@ static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
 
 static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) {
     const fd_trace_node *node = fd_trace_node_at(p->ref, v);
-    fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name, reading_of(node), words_of(p, item), why);
+    fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name,
+            reading_of(p, node, fd_source_at(p->source, item->tensors[0])), words_of(p, item), why);
     if (item->best[0].node < 0)
         fprintf(p->out, "\n");
     else
@@ -120,6 +148,20 @@ static void take_logits_by_size(fd_proposer *p) {
     if (only && known && has_rows_first(p, only)) take(p, only, node, "its size, which no other node has");
 }
 
+static bool may_be(const fd_proposer *p, const fd_proposed *item, int32_t v) {
+    return !item->written && !item->slice[0] && v >= 0 && !fd_propose_is_named(p, v, item) &&
+           fd_propose_size_fits(p, fd_source_at(p->source, item->tensors[0]), fd_trace_node_at(p->ref, v));
+}
+
+void fd_propose_ends(fd_proposer *p) {
+    for (size_t i = 0; i < p->n; i++) {
+        fd_proposed *item = &p->items[i];
+        const int32_t v = node_of_ends(p, item->name);
+        if ((!item->clear || fd_propose_is_further(p, item, 2)) && may_be(p, item, v))
+            take(p, item, v, "its name alone");
+    }
+}
+
 void fd_propose_by_name(fd_proposer *p) {
     bool outputs = false;
     const bool endings = endings_say_it(p, &outputs);
@@ -127,10 +169,7 @@ void fd_propose_by_name(fd_proposer *p) {
         for (size_t i = 0; i < p->n; i++) {
             fd_proposed *item = &p->items[i];
             const int32_t v = pass ? node_of_ending(p, item->name) : fd_trace_find(p->ref, item->name);
-            const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
-            if (item->written || item->clear || item->slice[0] || v < 0 || fd_propose_is_named(p, v, item) ||
-                !fd_propose_size_fits(p, t, fd_trace_node_at(p->ref, v)))
-                continue;
+            if (item->clear || !may_be(p, item, v)) continue;
             if (pass && (!has_rows_first(p, item) || (outputs && !is_output(fd_trace_node_at(p->ref, v))))) continue;
             take(p, item, v, pass ? "the end of its name" : "its name alone");
         }

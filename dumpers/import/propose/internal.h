@@ -111,6 +111,9 @@ fd_proposed_rule fd_propose_rule(const fd_proposer *p, const fd_proposed *item, 
 void fd_propose_rule_text(const fd_proposed_rule *rule, const fd_proposed *item, const char *node, char *out,
                           size_t size);
 bool fd_propose_has_layer(const fd_proposed_rule *rule);
+/* Names of a residual stream are near to one another whatever they are: the third digit of their directions is the first that
+ * says something. */
+double fd_propose_agreement(const fd_proposed *item);
 /* The name with its number-th number as {layer}, and that number; -1 when it is no layer of the model. `after`: as {layer+1}, and
  * the layer that ends there. */
 int32_t fd_propose_layer_of(const fd_proposer *p, const char *name, int number, bool after, char *pattern, size_t size);
@@ -121,6 +124,9 @@ bool fd_propose_covers(const fd_proposer *p, const char *pattern);
 /* Of operations, the words that say how the array is read. */
 void fd_propose_reading(const char *ops, char *out, size_t size);
 bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b);
+
+/* Names of the last rows, a call each, of which the first is another position's are none: which rows they are is not known. */
+fd_code fd_propose_drop_other_rows(fd_proposer *p);
 
 /* Shows every row of the name, as its rule reads it, beside the row of its node best[0]. */
 typedef void (*fd_propose_row_fn)(void *user, const double *x, const float *ref, int64_t n);
@@ -172,6 +178,9 @@ bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const
 
 /* For names that are a node's own and that no values decide: a rule each, which says that it goes by the name. */
 void fd_propose_by_name(fd_proposer *p);
+/* For "embd" and "final_norm", names of no layer: what goes into the first and the norm behind the last, where their values decide
+ * nothing, or are nearer to another name's. */
+void fd_propose_ends(fd_proposer *p);
 /* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
 void fd_propose_ask_by_size(fd_proposer *p);
 

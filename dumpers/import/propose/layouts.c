@@ -91,7 +91,7 @@ static fd_code try_readings(const search *s, const char *const *readings, size_t
     return FD_OK;
 }
 
-/* A row for each token, or for the last alone. */
+/* A row for each token, for the last alone, or for the last of each of several calls. */
 static fd_code try_axes(const search *s, const fd_source_tensor *t, int32_t n_tok) {
     bool found = n_tok == 1;
     if (n_tok == 1) return try_reading(s, ""); /* no axis over positions, or the first */
@@ -102,7 +102,22 @@ static fd_code try_axes(const search *s, const fd_source_tensor *t, int32_t n_to
         found = true;
         FD_TRY(try_reading(s, reading));
     }
-    return found ? FD_OK : try_reading(s, "rows=last");
+    if (found) return FD_OK;
+    const int64_t rows = t->rank > 1 ? t->shape[t->rank - 2] : 1;
+    return try_reading(s, rows > 1 && rows < n_tok ? "axis=-2 rows=last" : "rows=last");
+}
+
+/* Flat, as many rows as there were calls: the last norm and the logits of an engine that appends each call's to one file. */
+static fd_code try_flat_last(const search *s, const fd_source_tensor *t, int32_t n_tok) {
+    const fd_graph *graph = s->scorer->plan->graph;
+    const int64_t widths[] = {graph->hparams.n_embd, graph->hparams.n_vocab};
+    for (size_t i = 0; i < 2; i++) {
+        char reading[64];
+        snprintf(reading, sizeof reading, "shape=-1,%lld axis=-2 rows=last", (long long)widths[i]);
+        if (t->rank == 1 && t->shape[0] % widths[i] == 0 && t->shape[0] / widths[i] < n_tok)
+            FD_TRY(try_reading(s, reading));
+    }
+    return FD_OK;
 }
 
 /* Arrays of one dimension: rows of tokens, columns of tokens, attention's heads inside a token and around the tokens. */
@@ -142,6 +157,7 @@ static fd_code try_all(const search *s, const fd_source_tensor *longest) {
     FD_TRY(try_axes(s, longest, longest->step < 0 ? 1 : s->scorer->plan->steps[longest->step].n_pos));
     if (longest->step < 0) return FD_OK; /* a trace has its positions first */
     if (!fits(s)) FD_TRY(try_flat(s, longest));
+    if (!fits(s)) FD_TRY(try_flat_last(s, longest, s->scorer->plan->steps[longest->step].n_pos));
     return fits(s) ? FD_OK : try_cache(s, longest);
 }
 

@@ -265,17 +265,11 @@ static void write_missing(fd_proposer *p) {
     }
 }
 
-/* Names of a residual stream are near to one another whatever they are: the third digit of their directions is the first that
- * says something. */
-static double agreement_of(const fd_proposed *item) {
-    const double digits = item->best[0].away > 1e-6 ? -log10(item->best[0].away) : 6, more = digits - 2.5;
-    return item->clear && more > 0 ? more * more : 0;
-}
-
 /* Is every node as near as that, up to where the next would be clear, another name, and the nearest none? The name is then that one. */
 static bool left_over(const fd_proposer *p, const fd_proposed *item) {
-    if (item->written || item->clear || !item->matched || item->slice[0]) return false;
-    if (fd_propose_is_named(p, item->best[0].node, item)) return false;
+    if (item->written || item->clear || !item->matched || item->slice[0] ||
+        fd_propose_is_named(p, item->best[0].node, item))
+        return false;
     for (int i = 1; i < FD_PROPOSE_KEEP; i++) {
         if (item->best[i].node < 0 || item->best[i].away >= FD_PROPOSE_CLEAR * item->best[0].away + 1e-11) return true;
         if (!fd_propose_is_named(p, item->best[i].node, item)) return false;
@@ -288,11 +282,13 @@ void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
             fd_source_path(p->source));
     fd_propose_compare_layers(p);
     fd_propose_undo_exchanges(p);
-    for (size_t i = 0; i < p->n; i++) p->total->agreement += agreement_of(&p->items[i]);
-    for (int nearer = 1; nearer >= 0; nearer--) /* the first line that finds its tensor is the node */
+    for (size_t i = 0; i < p->n; i++) p->total->agreement += fd_propose_agreement(&p->items[i]);
+    for (int pass = 0; pass < 2; pass++) { /* the nearer first: the first line that finds its tensor is the node */
+        if (pass) fd_propose_ends(p);
         for (size_t i = 0; i < p->n; i++)
-            if (p->items[i].clear && !p->items[i].written && !(nearer && fd_propose_is_further(p, &p->items[i], 2)))
+            if (p->items[i].clear && !p->items[i].written && (pass || !fd_propose_is_further(p, &p->items[i], 2)))
                 write_sure(p, &p->items[i]);
+    }
     for (size_t i = 0; i < p->n; i++)
         if (left_over(p, &p->items[i])) write_sure(p, &p->items[i]);
     write_rest(p, options);

@@ -236,6 +236,7 @@ static fd_code propose(fd_proposer *p, const fd_import_options *options) {
     fd_code code = rank_all(p, scorer);
     fd_scorer_free(scorer);
     if (code != FD_OK) return code;
+    FD_TRY(fd_propose_drop_other_rows(p));
     FD_TRY(fd_propose_cover(p));
     fd_propose_take_turned(p);
     fd_propose_keep_orders(p);

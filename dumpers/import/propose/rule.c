@@ -149,3 +149,8 @@ bool fd_propose_same_rule(const fd_proposed_rule *a, const fd_proposed_rule *b) 
     return strcmp(a->source, b->source) == 0 && strcmp(a->node, b->node) == 0 && strcmp(a->ops, b->ops) == 0 &&
            a->factor_known == b->factor_known;
 }
+
+double fd_propose_agreement(const fd_proposed *item) {
+    const double digits = item->best[0].away > 1e-6 ? -log10(item->best[0].away) : 6, more = digits - 2.5;
+    return item->clear && more > 0 ? more * more : 0;
+}
