@@ -59,7 +59,9 @@ TILE(8)
 TILE(16)
 TILE(32)
 TILE(64)
-FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
+/* Where nobody makes a mask there is no window either. */
+FD_EDIT(mask_missing, if (node->op == FD_OP_ATTN_SCORES) node->window = 0;
+        in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
 FD_EDIT(mask_zero, in_all_three(node, scores_masked_zero, softmax_masked_zero, mix_masked_zero))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
 

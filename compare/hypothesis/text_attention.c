@@ -193,6 +193,13 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
 static void strides_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
     const char *what = h->which == 0 ? "Q" : node->op == FD_OP_ATTN_SCORES ? "K" : "V";
+    const bool rows_first = h->other == FD_STRIDES_ROWS_FIRST;
+    if (h->which < 0) {
+        SAY("%s stand in memory with %s first, and are read as if %s came first",
+            h->which == -1 ? "Q, K and V" : "K and V", rows_first ? "positions" : "heads",
+            rows_first ? "heads" : "positions");
+        return;
+    }
     if (h->n == 1) {
         SAY("%s of the step's first position is read for all of them",
             node->input[h->which] < 0 ? "what it reads" : graph->nodes[node->input[h->which]].name);
