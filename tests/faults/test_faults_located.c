@@ -126,9 +126,8 @@ static fd_trace *record(const fd_graph *graph, feed p) {
     fd_exec *exec = executor(graph, p);
     must(fd_trace_create(&to, &info, graph, FD_NUMERICS_EXACT, &writer, &err), &err);
     fd_exec_set_observer(exec, fd_trace_observer(writer));
-    fd_batch batch = {.tokens = p.tokens, .n_tok = p.n, .pos0 = 0};
     must(fd_trace_begin_step(writer, FD_STEP_PREFILL, p.tokens, p.n, 0, &err), &err);
-    must(fd_exec_forward(exec, &batch, &err), &err);
+    must(fd_exec_forward(exec, &(fd_batch){.tokens = p.tokens, .n_tok = p.n}, &err), &err);
     must(fd_trace_end_step(writer, &err), &err);
     must(fd_trace_finish(writer, &err), &err);
     fd_exec_free(exec);
@@ -138,11 +137,10 @@ static fd_trace *record(const fd_graph *graph, feed p) {
 }
 
 static fd_verdict compare(fd_trace *clean, const fd_graph *faulty, feed p) {
-    fd_compare_options options = {0};
     fd_verdict v;
     fd_error err = {0};
     fd_trace *trace = record(faulty, p);
-    must(fd_compare_traces(clean, trace, &options, &v, &err), &err);
+    must(fd_compare_traces(clean, trace, &(fd_compare_options){0}, &v, &err), &err);
     fd_trace_close(trace);
     return v;
 }
