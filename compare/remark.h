@@ -40,6 +40,7 @@ typedef enum fd_remark_kind {
     FD_NOTE_TOKENIZERS_DIFFER, /* n: position */
     FD_NOTE_BOS_MISSING,       /* side; n: token */
     FD_NOTE_BOS_TWICE,         /* side; n: token */
+    FD_NOTE_BOS_TWICE_IN_BOTH, /* n: token */
     FD_NOTE_SPECIAL_SPLIT,     /* side; n: token, position, pieces; text: the token's */
     FD_NOTE_TRACE_LONGER,      /* lockstep; n: positions of the trace, those run */
     FD_NOTE_HIGHEST_OF_TIE,    /* side; n: token fed, best token */

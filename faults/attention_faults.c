@@ -59,7 +59,9 @@ TILE(8)
 TILE(16)
 TILE(32)
 TILE(64)
-FD_EDIT(mask_missing, in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
+/* Where nobody makes a mask there is no window either. */
+FD_EDIT(mask_missing, if (node->op == FD_OP_ATTN_SCORES) node->window = 0;
+        in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
 FD_EDIT(mask_zero, in_all_three(node, scores_masked_zero, softmax_masked_zero, mix_masked_zero))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
 
@@ -197,7 +199,8 @@ static const fd_fault rows[] = {
      .applies = has_several_kv, .edit = gqa_first},
     {ATTENTION("v_first_head", "attn_out", FD_OP_ATTN_MIX, "every query head mixes the rows of V's head 0"),
      .applies = has_several_kv, .override = mix_first},
-    {ATTENTION("mask_missing", "attn_weights", FD_OP_COUNT, "there is no causal mask: a token sees the later ones"),
+    {ATTENTION("mask_missing", "attn_weights attn_scores", FD_OP_COUNT,
+               "there is no causal mask: a token sees the later ones"),
      .edit = mask_missing},
     {ATTENTION("mask_zero", "attn_weights", FD_OP_COUNT,
                "the mask makes scores of later tokens 0, not -Inf: they count, and are mixed in"),

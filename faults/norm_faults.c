@@ -156,7 +156,8 @@ FD_EDIT(eps_missing, node->eps = 0.0f)
 
 typedef struct layer_rule {
     scale_fn scale;
-    bool centred, weighted; /* the mean is taken off, and w is multiplied by */
+    weight_fn weight;
+    bool centred; /* the mean is taken off */
     bool bias_first;
 } layer_rule;
 
@@ -172,7 +173,7 @@ static void layer_norm_by(const fd_op_args *args, layer_rule rule) {
         for (int64_t i = 0; i < n; i++) {
             y[i] = y[i] * scale;
             if (b && rule.bias_first) y[i] = y[i] + b[i];
-            if (w && rule.weighted) y[i] = y[i] * w[i];
+            if (w) y[i] = y[i] * rule.weight(w[i]);
             if (b && !rule.bias_first) y[i] = y[i] + b[i];
         }
         free(w);
@@ -180,12 +181,13 @@ static void layer_norm_by(const fd_op_args *args, layer_rule rule) {
     }
 }
 /* x / sqrt(mean(x²) + eps): the mean stays. */
-FD_OVERRIDE(mean_kept, layer_norm_by(args, (layer_rule){scale_right, false, true, false}))
-FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, (layer_rule){scale_n_less_one, true, true, false}))
+FD_OVERRIDE(mean_kept, layer_norm_by(args, (layer_rule){scale_right, weight_right, false, false}))
+FD_OVERRIDE(layer_n_less_one, layer_norm_by(args, (layer_rule){scale_n_less_one, weight_right, true, false}))
 
-FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, (layer_rule){scale_eps_outside, true, true, false}))
-FD_OVERRIDE(layer_weight_missing, layer_norm_by(args, (layer_rule){scale_right, true, false, false}))
-FD_OVERRIDE(layer_bias_first, layer_norm_by(args, (layer_rule){scale_right, true, true, true}))
+FD_OVERRIDE(layer_eps_outside, layer_norm_by(args, (layer_rule){scale_eps_outside, weight_right, true, false}))
+FD_OVERRIDE(layer_weight_missing, layer_norm_by(args, (layer_rule){scale_right, weight_one, true, false}))
+FD_OVERRIDE(layer_plus_one, layer_norm_by(args, (layer_rule){scale_right, weight_plus_one, true, false}))
+FD_OVERRIDE(layer_bias_first, layer_norm_by(args, (layer_rule){scale_right, weight_right, true, true}))
 
 void fd_fault_norm(const fd_graph *graph, const fd_node *node, const float *x, int32_t n_row, float *out) {
     const fd_op_args args = {.graph = graph,
@@ -195,7 +197,7 @@ void fd_fault_norm(const fd_graph *graph, const fd_node *node, const float *x, i
                              .weight = {fd_fault_weight(graph, node, 0), fd_fault_weight(graph, node, 1)},
                              .out = out};
     if (node->op == FD_OP_LAYER_NORM)
-        layer_norm_by(&args, (layer_rule){scale_right, true, true, false});
+        layer_norm_by(&args, (layer_rule){scale_right, weight_right, true, false});
     else
         norm(&args, scale_right, weight_right);
 }
@@ -288,6 +290,8 @@ static const fd_fault rows[] = {
      .edit = norm_bias_missing},
     {LAYER_NORM("layer_norm_weight_missing", "LayerNorm does not multiply by its weight"), .applies = has_norm_weight,
      .override = layer_weight_missing},
+    {LAYER_NORM("layer_norm_plus_one", "LayerNorm multiplies by 1 + w; a GGUF of nemotron has the 1 in w already"),
+     .applies = has_norm_weight, .override = layer_plus_one},
     {LAYER_NORM("layer_norm_eps_outside_root",
                 "LayerNorm divides by sqrt(variance) + eps, not by sqrt(variance + eps)"),
      .applies = has_eps, .override = layer_eps_outside},

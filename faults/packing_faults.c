@@ -122,6 +122,13 @@ static void q6_K_scales_second_half_is_first(uint8_t *block) {
 static void q3_K_scales_low_bits(uint8_t *block) {
     cleared(block + offsetof(fd_block_q3_K, scales) + 8, 4);
 }
+/* What follows the scale is taken for quants, as in a format that has no minimum. */
+static void q4_1_quants_early(uint8_t *block) {
+    memmove(block + offsetof(fd_block_q4_1, qs), block + offsetof(fd_block_q4_1, m), 16);
+}
+static void q5_1_quants_early(uint8_t *block) {
+    memmove(block + offsetof(fd_block_q5_1, qh), block + offsetof(fd_block_q5_1, m), 4 + 16);
+}
 /* Two groups share 32 bytes. */
 static void q4_K_interleaved(uint8_t *block) {
     for (int pair = 0; pair < 4; pair++) interleaved(block + offsetof(fd_block_q4_K, qs) + 32 * pair, 32);
@@ -166,10 +173,14 @@ BY_BYTES(quants_exchanged, [FD_Q8_0] = q8_0_halves_exchanged)
 BY_BYTES(scale_nibbles, [FD_IQ3_S] = iq3_s_scales_nibbles_exchanged)
 BY_BYTES(scales_first_half, [FD_Q6_K] = q6_K_scales_second_half_is_first)
 BY_BYTES(scales_low_bits, [FD_Q3_K] = q3_K_scales_low_bits, [FD_IQ4_XS] = iq4_xs_scales_h_cleared)
+BY_BYTES(quants_early, [FD_Q4_1] = q4_1_quants_early, [FD_Q5_1] = q5_1_quants_early)
 
 static const fd_fault rows[] = {
     {FD_DECODER("halves_exchanged", "the two halves of a block's quants change places (Q8_0)"),
      .edit = quants_exchanged},
+    {FD_DECODER("quants_2_bytes_early",
+                "a block's quants are read from 2 bytes before them, its minimum first (Q4_1, Q5_1)"),
+     .edit = quants_early},
     {FD_DECODER("scales_first_half", "the groups of a block's second half have the scales of the first half's (Q6_K)"),
      .edit = scales_first_half},
     {FD_DECODER("scales_low_bits", "the upper two bits of 6-bit scales are taken for 0 (Q3_K, IQ4_XS)"),

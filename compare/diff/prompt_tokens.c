@@ -19,6 +19,12 @@ static bool bos_twice(int32_t bos, fd_prompt_ids right, fd_prompt_ids asked) {
     return is_tail(asked, right) && asked.ids[0] == bos && asked.ids[1] == bos && right.n > 1 && right.ids[1] != bos;
 }
 
+/* A template has it, and the tokenizer adds it: where the reference is run with the candidate's tokens no other prompt shows it. */
+static bool bos_twice_in_both(int32_t bos, fd_prompt_ids a, fd_prompt_ids b) {
+    if (a.n != b.n || a.n < 3 || memcmp(a.ids, b.ids, sizeof *a.ids * (size_t)a.n) != 0) return false;
+    return a.ids[0] == bos && a.ids[1] == bos && a.ids[2] != bos;
+}
+
 enum { MAX_TEXT = 256 };
 
 /* A control token's text; 0: not a control token, or too long. */
@@ -60,6 +66,10 @@ static bool find_split_token(const fd_tokenizer *tokenizer, fd_prompt_ids whole,
 
 bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], fd_remark *out) {
     int32_t bos = fd_tokenizer_bos(tokenizer);
+    if (bos >= 0 && bos_twice_in_both(bos, sides[0], sides[1])) {
+        *out = (fd_remark){FD_NOTE_BOS_TWICE_IN_BOTH, .n = {bos}};
+        return true;
+    }
     for (int k = 1; k >= 0; k--) { /* the candidate is asked first */
         bool missing = bos >= 0 && bos_missing(bos, sides[!k], sides[k]);
         bool twice = bos >= 0 && bos_twice(bos, sides[!k], sides[k]);
@@ -84,7 +94,7 @@ static fd_prompt_ids prompt_of(const fd_trace *trace) {
 void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,
                            fd_verdict *verdict) {
     fd_remark found;
-    if (!tokenizer || !fd_tokens_part_in_prompt(ref, cand)) return;
+    if (!tokenizer) return;
     fd_prompt_ids sides[2] = {prompt_of(ref), prompt_of(cand)};
     if (fd_prompt_tokens_find(tokenizer, sides, &found)) fd_verdict_note(verdict, found);
 }

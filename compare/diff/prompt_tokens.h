@@ -13,11 +13,11 @@ typedef struct fd_prompt_ids {
 } fd_prompt_ids;
 
 /* Finds what one side did, if it is one of these: the BOS missing (all else is equal), the BOS twice (all else is
- * equal), or a special token split into pieces that spell it, at the first place where the prompts differ. False:
- * none of them. */
+ * equal), or a special token split into pieces that spell it, at the first place where the prompts differ; or what both
+ * did: the BOS twice. False: none of them. */
 bool fd_prompt_tokens_find(const fd_tokenizer *tokenizer, const fd_prompt_ids sides[2], fd_remark *out);
 
-/* Adds it to the verdict as a note, for two traces whose tokens differ first inside a prompt. */
+/* Adds it to the verdict as a note. */
 void fd_prompt_tokens_note(const fd_tokenizer *tokenizer, const fd_trace *ref, const fd_trace *cand,
                            fd_verdict *verdict);
 

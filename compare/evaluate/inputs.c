@@ -48,7 +48,7 @@ static fd_code change_input(fd_evaluation *ev, const fd_op_args *args, int slot,
     if (type == FD_DOT_AS_IS && ev->h.guess == FD_GUESS_CACHE)
         FD_TRY(change_cache(ev, from, copy, n_row, width, err));
     else if (type == FD_DOT_AS_IS)
-        fd_hypothesis_input(&ev->h, args->node, copy, from->op == FD_OP_KV_WRITE ? 0 : args->pos0, n_row, width);
+        fd_hypothesis_input(&ev->h, args->node, slot, copy, from->op == FD_OP_KV_WRITE ? 0 : args->pos0, n_row, width);
     else if (fd_dot_is_blocks(type) && ev->h.guess == FD_GUESS_BLOCKS && fd_hypothesis_may_concern(&ev->h, args->node))
         fd_dot_round_by((fd_block_rule)ev->h.which, type, copy, n_row, width);
     else

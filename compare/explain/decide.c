@@ -80,7 +80,9 @@ fd_code fd_decide(fd_trial *t, fd_error *err) {
     const fd_contender *best = best_left(t);
     int32_t n_apart = group(t, best);
     bool nan_alone = best && best->evidence == 0 && isinf(out->unmodified.z);
-    bool decided = best && !nan_alone && fd_fit_decides(&best->fit, &out->unmodified);
+    /* a choice that an unrecorded router made is right or wrong: that nothing is left of a few says little */
+    bool few_choices = t->n_span > 1 && t->all.request->args.node->op == FD_OP_TOP_K;
+    bool decided = best && !nan_alone && !few_choices && fd_fit_decides(&best->fit, &out->unmodified);
     bool little = best && best->evidence < FD_MIN_EVIDENCE && !decided;
     out->n_apart = n_apart + 1;
     out->why = !t->op_refuted                             ? FD_UNNAMED_OP_FITS

@@ -189,6 +189,23 @@ static fd_code try_strides(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
+/* The same of all that attention reads, or of what it reads of the cache. `mix`: what reads V. */
+static fd_code try_all_strides(fd_trial *t, const fd_node *mix, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    const fd_node *values = &args->graph->nodes[mix->input[1]];
+    for (int which = -1; which >= -2 && values->n_dim == 2; which--)
+        for (int rule = 0; rule < FD_STRIDES_FIRST_ROW && !fd_trial_fits(t); rule++) {
+            fd_hypothesis h = {.guess = FD_GUESS_STRIDES, .node = -1, .layer = FD_ANY_LAYER};
+            h.which = which;
+            h.other = rule;
+            h.n = mix->shape[0];
+            h.end = values->shape[0];
+            h.first = args->pos0 - args->batch_offset;
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
 fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
     if (t->n_span > 1) FD_TRY(try_heads_of_cache(t, err));
@@ -199,6 +216,7 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_least_exponent(t, node, err));
         if (mix || scores) FD_TRY(try_strides(t, node, err));
+        if (mix && t->n_span > 1) FD_TRY(try_all_strides(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }
     return FD_OK;

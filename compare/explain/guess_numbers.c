@@ -63,9 +63,8 @@ static fd_code try_dims(fd_trial *t, fd_hypothesis h, int32_t n, double right, f
 static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_parameter *p = &fd_parameters[h.which];
     double right = fd_parameter_of(p, node);
-    if (node->op == FD_OP_ROPE) {
-        const int32_t dim = node->shape[1],
-                      step = dim >= 64 ? dim / 32 * 2 : 2; /* halves first, then what few models have */
+    if (node->op == FD_OP_ROPE) { /* halves first, then what few models have */
+        const int32_t dim = node->shape[1], step = dim >= 64 ? dim / 32 * 2 : 2;
         for (int32_t n = dim; n >= 2; n = n % 2 == 0 ? n / 2 : 0) FD_TRY(try_dims(t, h, n, right, err));
         for (int32_t n = step; n < dim && fd_trial_rounds_little(&t->all); n += step)
             FD_TRY(try_dims(t, h, n, right, err));
@@ -81,11 +80,15 @@ static fd_code try_whole(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_e
 
 static fd_code try_parameter(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const fd_parameter *p = &fd_parameters[h.which];
+    const bool base_of_scaled = p->at == offsetof(fd_node, rope.base) && /* perhaps nothing of the file reaches RoPE */
+                                (node->rope.scaling != FD_ROPE_SCALING_NONE || node->weight[0] >= 0);
     bool found;
     if (p->whole_only) return try_whole(t, h, node, err);
     h.value = 0; /* a field that nobody filled in; other numbers' zeros have rows in the table */
     if (p->op == FD_OP_SWIGLU_CLAMP) FD_TRY(fd_trial_try(t, &h, err));
-    return fd_trial_fits(t) ? FD_OK : fd_solve(t, h, fd_parameter_of(p, node), &found, err);
+    for (; h.other <= base_of_scaled && !fd_trial_fits(t); h.other++)
+        FD_TRY(fd_solve(t, h, fd_parameter_of(p, node), &found, err));
+    return FD_OK;
 }
 
 /* ---- positions ---- */
@@ -281,20 +284,17 @@ static fd_code try_scalings(fd_trial *t, fd_hypothesis h, const fd_node *node, f
 }
 
 fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
-    for (int32_t i = 0; i < fd_n_parameter; i++) {
-        fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = i};
-        FD_TRY(for_nodes_of(t, fd_parameters[i].op, h, try_parameter, parts, err));
-    }
+    fd_hypothesis h = {.guess = FD_GUESS_PARAMETER};
+    for (; h.which < fd_n_parameter; h.which++)
+        FD_TRY(for_nodes_of(t, fd_parameters[h.which].op, h, try_parameter, parts, err));
     FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_POSITION}, try_positions, parts, err));
-    fd_hypothesis table = {.guess = FD_GUESS_POSITION, .ops = FD_OP_ADD_POSITION + 1};
+    const fd_hypothesis table = {.guess = FD_GUESS_POSITION, .ops = FD_OP_ADD_POSITION + 1};
     FD_TRY(for_nodes_of(t, FD_OP_ADD_POSITION, table, try_positions, parts, err));
-    fd_op keys[] = {FD_OP_ATTN_SOFTMAX, FD_OP_ATTN_SCORES}; /* of scores where these are recorded */
-    for (int i = 0; i < 2; i++) {
-        fd_hypothesis h = {.guess = FD_GUESS_KEYS, .ops = (int32_t)keys[i] + 1};
-        FD_TRY(for_nodes_of(t, keys[i], h, try_keys, parts, err));
+    for (int i = 0; i < 2; i++) { /* of scores where these are recorded */
+        const fd_op op = i ? FD_OP_ATTN_SCORES : FD_OP_ATTN_SOFTMAX;
+        FD_TRY(for_nodes_of(t, op, (fd_hypothesis){.guess = FD_GUESS_KEYS, .ops = op + 1}, try_keys, parts, err));
     }
-    const bool everywhere = !fd_trial_many_layers(t) && !t->heads && !t->n_rank; /* no head and no rank has its own */
-    if (everywhere)
+    if (!fd_trial_many_layers(t) && !t->heads && !t->n_rank) /* no head and no rank has its own */
         FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_SCALING}, try_scalings, false, err));
     return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);
 }

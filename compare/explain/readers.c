@@ -62,9 +62,13 @@ static fd_code fit_at(const fd_trial *t, const fd_hypothesis *h, int32_t id, con
     return code;
 }
 
-/* A number that is solved for fits somewhere: another reader that departs must come nearer with it. */
-static bool comes_no_nearer(const fd_hypothesis *h, const fd_explain_fit *plain, const fd_explain_fit *own) {
-    return h->guess == FD_GUESS_PARAMETER && fd_fit_clearly_beyond(own) && !(2 * own->z <= plain->z);
+/* A number that is solved for fits somewhere, and of hundreds of explanations one gives a few choices of experts by chance: another
+ * reader that departs must come nearer with it. */
+static bool may_fit_by_chance(const fd_trial *t, const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_PARAMETER || t->all.request->args.node->op == FD_OP_TOP_K;
+}
+static bool comes_no_nearer(const fd_explain_fit *plain, const fd_explain_fit *own) {
+    return fd_fit_clearly_beyond(own) && !(2 * own->z <= plain->z);
 }
 
 /* The node is as it should be, and would not be if the hypothesis were true; or it departs with it no less. */
@@ -75,9 +79,9 @@ static fd_code speaks_against(const fd_trial *t, const fd_hypothesis *h, int32_t
     bool known;
     *yes = false;
     FD_TRY(fit_at(t, &fd_no_hypothesis, id, rows, &plain, &known, err));
-    if (!known || (!(plain.z <= 1.0) && h->guess != FD_GUESS_PARAMETER)) return FD_OK;
+    if (!known || (!(plain.z <= 1.0) && !may_fit_by_chance(t, h))) return FD_OK;
     FD_TRY(fit_at(t, h, id, rows, &own, &known, err));
-    *yes = known && (plain.z <= 1.0 ? fd_fit_clearly_beyond(&own) : comes_no_nearer(h, &plain, &own));
+    *yes = known && (plain.z <= 1.0 ? fd_fit_clearly_beyond(&own) : comes_no_nearer(&plain, &own));
     return FD_OK;
 }
 

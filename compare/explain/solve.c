@@ -9,6 +9,7 @@
 
 /* From a millionth of the right number to a million times it, in steps of 10^(1/4). */
 enum { COARSE = 24, PER_DECADE = 4, FINE = 44 };
+#define LEAST_CENTRE 1e-8 /* an eps of 1e-12 is near nothing that others have */
 
 #define MOST_EPS    0.1
 #define MOST_FACTOR 1e4
@@ -121,7 +122,7 @@ static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double leas
 }
 
 fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
-    double centre = right > 0 ? log10(right) : 0, least = INFINITY, plain = t->few_left, best;
+    double centre = right > 0 ? log10(fmax(right, LEAST_CENTRE)) : 0, least = INFINITY, plain = t->few_left, best;
     int at = 0;
     *found = false;
     if (fd_trial_exhausted(t)) return FD_OK;

@@ -86,6 +86,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_MAPPED && !fd_hypothesis_may_be_mapped(h, node)) return false;
+    if (h->guess == FD_GUESS_STRIDES && h->which < 0) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_HEAD_NUMBERS) return fd_has_head_numbers(node);
     if (h->guess == FD_GUESS_EXPERTS && !is_of_experts(h, node)) return false;
     if (h->guess == FD_GUESS_TILES && node->op != FD_OP_ATTN_MIX && node->op != FD_OP_ATTN_SOFTMAX) return false;
@@ -157,6 +158,11 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         fd_parameter_set(&fd_parameters[h->which], &out->node, h->value);
         /* fewer pairs, but each turned as it would be among all of them */
         if (h->n) out->node.rope.base = pow(node->rope.base, (double)out->node.rope.n_rot / node->rope.n_rot);
+        if (h->other) {
+            out->node.rope.scaling = FD_ROPE_SCALING_NONE;
+            out->node.rope.attention_factor = 0;
+            out->node.weight[0] = out->node.weight[1] = -1;
+        }
         if (memcmp(&out->node, node, sizeof *node) == 0) *edited = false;
     }
     if (*edited && h->guess == FD_GUESS_SCALING) scale_rope(h, &out->node.rope);

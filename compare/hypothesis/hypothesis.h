@@ -9,7 +9,7 @@ typedef enum fd_guess {
     FD_GUESS_NONE, /* the op as it should be */
     FD_GUESS_FAULT,
     /* what the op is given */
-    FD_GUESS_PARAMETER, /* parameter `which` (parameters.h) is `value` */
+    FD_GUESS_PARAMETER, /* parameter `which` (parameters.h) is `value`; `other` 1: and RoPE's scaling is ignored */
     FD_GUESS_SCALING, /* RoPE's frequencies are scaled for longer contexts: `which` is fd_rope_scaling, by factor `value`, from a
                            context of `n`; `other` 1: and cos and sin as YaRN's paper has it */
     FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
@@ -24,7 +24,7 @@ typedef enum fd_guess {
     FD_GUESS_PARTIAL, /* elements [first, end) of every input row count `value` times: rank `which` of `n`; `other` 1: and the bias is left out; `keys` 1: the
                               elements outside are left out, its sum stands alone */
     FD_GUESS_STRIDES, /* rows of slot `which`, of `n` heads, stand otherwise in memory than they are read: `other` is fd_stride_rule;
-                         Q's from `first` on, where their step begins */
+                         Q's from `first` on, where their step begins. `which` -1: Q, K and V; -2: K and V, of `end` heads */
     FD_GUESS_TILES, /* attention in tiles or parts, put together wrongly: `which` is fd_tile_rule, `n` its tile */
     FD_GUESS_CACHE, /* rows [first, end) of the cache that attention reads, `end` 0: all from `first` on, are others:
                               `which` is fd_cache_rule */
@@ -231,7 +231,7 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
 /* Does it change the rows of input `slot` before the op runs? Then `rows` (n_row rows of `width`) is changed in place:
  * the op's own copy. `pos0`: position of the first row. */
 bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot);
-void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
+void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, float *rows, int32_t pos0, int64_t n_row,
                          int64_t width);
 
 /* Int8 blocks as another class has them: no bug of this one. */

@@ -14,6 +14,8 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     switch (h->guess) {
     case FD_GUESS_INPUT: return slot == h->which && h->n != 0;
     case FD_GUESS_STRIDES:
+        if (h->which < 0) return slot == 1 || (h->which == -1 && node->op == FD_OP_ATTN_SCORES);
+        return slot == h->which;
     case FD_GUESS_INPUT_FACTOR: return slot == h->which;
     case FD_GUESS_INPUT_ORDER: return slot == 0 && node->op == FD_OP_MATMUL;
     case FD_GUESS_INPUT_TAIL:
@@ -115,8 +117,10 @@ static void map_rows(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t
 }
 
 /* Of a cache all rows; of Q, and of what no heads are told of (`n` 1), those of the step that begins at position h->first, which other rows may stand before. */
-static void restride(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
-    const int64_t n = h->n, start = h->first > pos0 ? h->first - pos0 : 0, n_own = n_row - start;
+static void restride(const fd_hypothesis *h, int slot, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
+    const bool cache = h->which < 0 && slot == 1;
+    const int64_t n = cache ? h->end : h->n, start = !cache && h->first > pos0 ? h->first - pos0 : 0,
+                  n_own = n_row - start;
     if (n <= 0 || width % n != 0 || n_own <= 0) return;
     const int64_t dim = width / n;
     float *own = rows + start * width, *copy = malloc(sizeof *copy * (size_t)(n_own * width));
@@ -153,8 +157,8 @@ static void reorder(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t 
     free(copy);
 }
 
-void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *rows, int32_t pos0, int64_t n_row,
-                         int64_t width) {
+void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, float *rows, int32_t pos0,
+                         int64_t n_row, int64_t width) {
     int64_t n = n_row * width;
     if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_TAIL && node->op == FD_OP_ATTN_MIX) {
@@ -162,7 +166,7 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, float *row
         return;
     }
     if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, pos0, n_row, width);
-    if (h->guess == FD_GUESS_STRIDES) restride(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_STRIDES) restride(h, slot, rows, pos0, n_row, width);
     if (h->guess == FD_GUESS_MAPPED) map_rows(h, rows, n_row, width);
     const int64_t unwritten_end = h->end > 0 && h->end < n_row ? h->end : n_row;
     if (h->guess == FD_GUESS_UNWRITTEN && h->n < unwritten_end)

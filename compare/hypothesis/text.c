@@ -170,7 +170,10 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             differ |= n++ && here != file;
             if (n == 1) file = here;
         }
-        SAY("%s %.6g%s", p->words, h->value, h->n ? ", with the frequencies of the whole" : "");
+        SAY("%s %.6g%s", p->words, h->value,
+            h->n       ? ", with the frequencies of the whole"
+            : h->other ? ", and no scaling for longer contexts"
+                       : "");
         if (p->type == FD_PARAMETER_F32) fd_hypothesis_say_size(h->value, graph, to, size);
         if (!differ) snprintf(to + strlen(to), size - strlen(to), "; the file says %.6g", file);
         break;

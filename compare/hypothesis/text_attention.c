@@ -192,6 +192,13 @@ static void mapped_text(const fd_hypothesis *h, const fd_graph *graph, char *to,
 
 static void strides_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
+    const bool rows_first = h->other == FD_STRIDES_ROWS_FIRST;
+    if (h->which < 0) {
+        SAY("%s stand in memory with %s first, and are read as if %s came first",
+            h->which == -1 ? "Q, K and V" : "K and V", rows_first ? "positions" : "heads",
+            rows_first ? "heads" : "positions");
+        return;
+    }
     const char *read = node->input[h->which] < 0 ? "what it reads" : graph->nodes[node->input[h->which]].name;
     const char *cache = node->op == FD_OP_ATTN_SCORES ? "K" : "V";
     const char *what = h->n == 1 || !fd_reads_kv_cache(node) ? read : h->which == 0 ? "Q" : cache;

@@ -131,6 +131,11 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
     case FD_NOTE_BOS_TWICE:
         SAY("the %s has the BOS, token %lld, twice; all else in the prompts is equal", role, a);
         break;
+    case FD_NOTE_BOS_TWICE_IN_BOTH:
+        SAY("both prompts begin with the BOS, token %lld, twice: a template may have one, and the tokenizer add "
+            "another",
+            a);
+        break;
     case FD_NOTE_SPECIAL_SPLIT:
         SAY("the %s has the special token %lld (%s) of position %lld split into %lld pieces of text", role, a, r->text,
             b, c);

@@ -189,3 +189,28 @@ Test(experts, a_temperature_of_the_router_is_said) {
     }
     close_model(&b);
 }
+
+static void router_of_zeros(const fd_op_args *args) {
+    run_clean(args);
+    memset((float *)args->out, 0, sizeof(float) * (size_t)(args->n_pos * fd_node_width(args->node)));
+}
+
+/* Of an unrecorded router the ids show little: the weights of the chosen ones, which come of it too, must come nearer. */
+Test(experts, a_few_choices_that_an_explanation_gives_by_chance_are_no_name) {
+    static const int32_t many[] = {1, 30, 45, 103, 26, 7, 51, 88, 12, 64, 99, 5};
+    static const char *const no_router = "[!b]*,*attn*,*norm,*inp,*topk,*moe_weights,*moe_[aod]*,*l_out";
+    recording how = {.emulated = "f32", .tensors = no_router, .tokens = many, .n_prompt = 12};
+    bench b = open_arch("qwen3moe-moe");
+    b.ref = record(b.graph, (recording){.tokens = many, .n_prompt = 12});
+    for (int zeros = 0; zeros < 2; zeros++) {
+        fd_graph *faulty = spoiled_everywhere(&b, "ffn_moe_logits", zeros ? router_of_zeros : scattered);
+        fd_verdict v = judged(&b, faulty, how);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        const char *found = e->named ? e->remaining[0].summary : "";
+        cr_expect_str_eq(v.divergence.node, "blk.0.ffn_moe_topk");
+        cr_expect_str_eq(found, zeros ? "blk.0.ffn_moe_logits is left out" : "", "%s", found);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/compare/guess_bench.h"
+#include "tests/compare/said.h"
 
 /* How many of the newest keys a row sees; 0: those up to the first of its step. */
 static int64_t window;
@@ -54,5 +55,25 @@ Test(hidden_keys, old_scores_with_weights_of_zero_are_a_mask) {
     expect_hidden(&b, "other_window");
     window = 0;
     expect_hidden(&b, "keys_hidden");
+    close_model(&b);
+}
+
+/* Nobody makes a mask: a layer with a window has none either. */
+Test(hidden_keys, without_any_mask_there_is_no_window_and_that_is_one_bug) {
+    const char *const recorded[] = {all, fused, layers};
+    bench b = open_model(models[0]);
+    for (int32_t i = 0; i < b.graph->n_node; i++)
+        if (b.graph->nodes[i].op == FD_OP_ATTN_SCORES && b.graph->nodes[i].layer % 2 == 0) b.graph->nodes[i].window = 3;
+    b.ref = record(b.graph, (recording){0});
+    for (int i = 0; i < 3; i++) {
+        fd_graph *faulty = faulted(&b, "window_ignored+mask_missing");
+        fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[i]});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(e->named ? e->remaining[0].name : unnamed_of(e), "mask_missing", "%s", recorded[i]);
+        cr_expect_eq(v.diagnosis.causes.n_also, 0, "%s: %s at %s", recorded[i], v.diagnosis.causes.also[0].name,
+                     v.diagnosis.causes.also[0].node);
+        fd_verdict_free(&v);
+        forget(&b);
+    }
     close_model(&b);
 }

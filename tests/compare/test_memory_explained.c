@@ -7,28 +7,44 @@
 
 #include "tests/compare/guess_bench.h"
 
-/* Heads first in memory, read as if rows came first: rows [n, heads, dim] of input `slot` while a prompt is taken. */
-static void run_restrided(const fd_op_args *args, int slot, int64_t n, int64_t heads, int64_t dim) {
+/* Heads first in memory, read as if rows came first: rows [n, heads, dim] of input `slot`. */
+static float *heads_first(const fd_op_args *args, int slot) {
+    const fd_node *read = &args->graph->nodes[args->node->input[slot]];
+    const int64_t n = slot == 0 ? args->n_pos : args->n_kv, heads = read->shape[0], dim = read->shape[1];
     const float *right = args->in[slot];
     float *x = malloc(sizeof *x * (size_t)(n * heads * dim));
-    fd_op_args own = *args;
     for (int64_t i = 0; i < n * heads; i++)
         memcpy(x + i * dim, right + (i % n * heads + i / n) * dim, sizeof *x * (size_t)dim);
+    return x;
+}
+/* While a prompt is taken. */
+static void run_restrided(const fd_op_args *args, int slot) {
+    float *x = heads_first(args, slot);
+    fd_op_args own = *args;
     own.in[slot] = x;
     run_clean(args->n_pos > 1 ? &own : args);
     free(x);
 }
 static void q_of_other_strides(const fd_op_args *args) {
-    const fd_node *q = &args->graph->nodes[args->node->input[0]];
-    run_restrided(args, 0, args->n_pos, q->shape[0], q->shape[1]);
+    run_restrided(args, 0);
 }
 static void v_of_other_strides(const fd_op_args *args) {
-    const fd_node *v = &args->graph->nodes[args->node->input[1]];
-    run_restrided(args, 1, args->n_kv, v->shape[0], v->shape[1]);
+    run_restrided(args, 1);
+}
+static void all_of_other_strides(const fd_op_args *args) {
+    const int first = args->node->op == FD_OP_ATTN_SCORES ? 0 : 1;
+    float *x[2] = {NULL, NULL};
+    fd_op_args own = *args;
+    for (int slot = first; slot < 2; slot++) own.in[slot] = x[slot] = heads_first(args, slot);
+    run_clean(&own);
+    for (int slot = first; slot < 2; slot++) free(x[slot]);
+}
+static void restride_all(fd_graph *g, fd_node *n) {
+    (void)g;
+    if (n->op == FD_OP_ATTN_SCORES || n->op == FD_OP_ATTN_MIX) n->override = all_of_other_strides;
 }
 static void heads_not_transposed(const fd_op_args *args) {
-    const fd_node *heads = &args->graph->nodes[args->node->input[0]];
-    run_restrided(args, 0, args->n_pos, heads->shape[0], heads->shape[1]);
+    run_restrided(args, 0);
 }
 static void q_of_first_row(const fd_op_args *args) {
     const int64_t width = fd_node_width(&args->graph->nodes[args->node->input[0]]);
@@ -182,6 +198,7 @@ static const struct {
     {{"attn_proj", restride_heads, "strides_ignored", "attn_out stands in memory with heads first"}, &all},
     {{"cache_v", exchange, "other_rows", "the rows of positions 0 and 1 stand in each other's place"}, &all},
     {{"cache_v", write_k, "other_tensor", "it is the same as blk.0.attn_k_rope"}, &all},
+    {{"", restride_all, "strides_ignored", "Q, K and V stand in memory with heads first"}, &fused},
     {{"attn_scores", repeat_q, "strides_ignored", "Q of the step's first position"}, &all},
     {{"attn_proj", halve, "zeros", "of every 2 element 1 is zero"}, &all},
     {{"blk.2.ffn_up", skip_blocks, "sum_cut_short", "elements 0…31 of every 128"}, &fused},

@@ -53,6 +53,10 @@ Test(prompt_tokens, what_became_of_special_tokens_is_named_and_nothing_else) {
          {IDS(1, 4, 5, 6, 8), IDS(1, 3, 8)},
          "reference has the special token 3 (<|a|>) of position 1 split into 3"},
         {-1, {IDS(3, 8), IDS(4, 5, 6, 8)}, "of position 0 split into 3"},
+        {BOS, {IDS(1, 1, 5), IDS(1, 1, 5)}, "both prompts begin with the BOS, token 1, twice"},
+        {BOS, {IDS(1, 5, 1), IDS(1, 5, 1)}, NULL},
+        {BOS, {IDS(1, 1, 1), IDS(1, 1, 1)}, NULL},
+        {-1, {IDS(1, 1, 5), IDS(1, 1, 5)}, NULL},
         {BOS, {IDS(1, 5, 8), IDS(5, 5)}, NULL}, /* something else differs as well */
         {BOS, {IDS(1, 5, 8), IDS(1, 1, 8, 8)}, NULL},
         {BOS, {IDS(1, 5, 8), IDS(1, 5)}, NULL},       /* one is the other's beginning */

@@ -34,3 +34,30 @@ Test(solve, a_number_in_an_engine_of_16_bits_is_the_round_one_that_leaves_as_lit
         expect_guess(&b, &solved[i].bug, *solved[i].tensors, solved[i].emulated, true);
     close_model(&b);
 }
+
+static void defaults(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->rope.base = 10000;
+    n->rope.scaling = FD_ROPE_SCALING_NONE;
+}
+static void eps_2e_5(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->eps = 2e-5f;
+}
+
+/* An eps of encoders, and a model whose RoPE gets nothing of what its file says. */
+Test(solve, a_number_may_be_far_from_the_files_and_rope_may_lack_both_its_base_and_its_scaling) {
+    static const guessed far[] = {{"_rope", defaults, "other_rope_base",
+                                   "RoPE base 10000, and no scaling for longer contexts; the file says 500000"},
+                                  {"_norm", eps_2e_5, "other_eps", "eps 2e-05; the file says 1e-12"}};
+    bench b = open_model(models[0]);
+    for (int32_t i = 0; i < b.graph->n_node; i++) {
+        fd_node *n = &b.graph->nodes[i];
+        if (n->op == FD_OP_RMS_NORM) n->eps = 1e-12f;
+        if (n->op == FD_OP_ROPE) n->rope.base = 5e5, n->rope.factor = 4, n->rope.scaling = FD_ROPE_SCALING_LINEAR;
+    }
+    b.ref = record(b.graph, (recording){0});
+    for (int i = 0; i < 2; i++) expect_guess(&b, &far[i], all, "f32", true);
+    expect_guess(&b, &far[0], fused, "f32", true);
+    close_model(&b);
+}

@@ -17,6 +17,7 @@ const fd_dress fd_dresses[FD_N_DRESS_ALL] = {
     {"kjv-llama in Q5_K", FD_Q5_K, 1.0, 0, 0, false},
     {"kjv-llama in Q5_0", FD_Q5_0, 1.0, 0, 0, false},
     {"kjv-llama in IQ3_S", FD_IQ3_S, 1.0, 0, 0, false},
+    {"kjv-llama in Q4_1", FD_Q4_1, 1.0, 0, 0, false},
 };
 
 static void *allocate(size_t size) {

@@ -7,7 +7,7 @@
 
 typedef struct fd_dress {
     const char *name;
-    uint32_t dtype; /* of every matrix: Q4_0, Q5_0 (requantised), others (random blocks) */
+    uint32_t dtype; /* of every matrix: Q4_0, Q4_1, Q5_0 (requantised), others (random blocks) */
     double linear;  /* factor of linear RoPE scaling; 1: none */
     int32_t n_rot;  /* 0: as it is */
     double yarn;    /* factor of YaRN; 0: none */
@@ -15,7 +15,7 @@ typedef struct fd_dress {
 } fd_dress;
 
 /* Those from FD_N_DRESS on are for decoders' faults alone. */
-enum { FD_N_DRESS = 5, FD_N_DRESS_ALL = 10 };
+enum { FD_N_DRESS = 5, FD_N_DRESS_ALL = 11 };
 extern const fd_dress fd_dresses[FD_N_DRESS_ALL];
 
 typedef struct fd_dressed {
