@@ -103,6 +103,7 @@ typedef enum fd_cache_rule {
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
     FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
     FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
+    FD_CACHE_OUTSIDE,   /* as they are, and besides them `n` that are in no row of this run */
     FD_CACHE_BLOCKS,    /* all, in blocks that are taken apart or put together by rule `n` of fd_cache_block_rule */
 } fd_cache_rule;
 typedef enum fd_cache_block_rule {
@@ -150,7 +151,7 @@ typedef enum fd_statistic {
 /* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column; or one
  * choice of the terms of a sum does. */
 typedef enum fd_own_rule {
-    FD_OWN_ROW_FACTOR,
+    FD_OWN_ROW_FACTOR, /* of attention's weights `other` is fd_outside_rule */
     FD_OWN_COLUMN_TERM,
     FD_OWN_COLUMN_FACTOR, /* of what a weight makes; a bias, where the op has one, is added afterwards */
     FD_OWN_ELEMENTS,      /* [first, end) of every row, all of them: rows of a weight */
@@ -160,6 +161,8 @@ typedef enum fd_own_rule {
     FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
+/* What softmax's sum has more: keys that are in no row of the trace, which what mixes the values tells. */
+typedef enum fd_outside_rule { FD_OUTSIDE_NONE, FD_OUTSIDE, FD_OUTSIDE_OR_SUM } fd_outside_rule;
 typedef enum fd_round_rule {
     FD_ROUNDED_RESULT,
     FD_ROUNDED_INPUT,

@@ -134,6 +134,12 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
     case FD_CACHE_OWN:
         SAY("attention reads each position's own row of %s before it is written: what stood there is another", cache);
         break;
+    case FD_CACHE_OUTSIDE:
+        SAY("attention sees keys that are not in the trace, of %d different value%s: of padding, of another sequence, "
+            "or "
+            "that stood there",
+            h->n, h->n == 1 ? "" : "s");
+        break;
     case FD_CACHE_BLOCKS:
         SAY("of the blocks in which %s %s kept %s", cache, h->node < 0 ? "are" : "is", fd_cache_blocks_text(h->n));
         break;

@@ -117,11 +117,16 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     const bool heads = norm || node->op == FD_OP_ROPE;
     switch ((fd_own_rule)h->which) {
     case FD_OWN_ROW_FACTOR:
+        if (weights && h->other == FD_OUTSIDE) {
+            SAY("attention sees keys that are not in the trace: of padding, of another sequence, or that stood there");
+            return;
+        }
         SAY("%s the right one times a number of its own%s",
             weights                     ? "each row of a head is"
             : node->n_dim == 2 && heads ? "each head of a row is"
                                         : "each row is",
             norm                            ? ": what it is divided by is another"
+            : weights && h->other           ? ": softmax's sum is larger, or keys are seen that are not in the trace"
             : weights                       ? ": softmax's sum is another"
             : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
             : node->op == FD_OP_ROPE        ? ": a norm, or a scale that depends on the position"
