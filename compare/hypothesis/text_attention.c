@@ -124,7 +124,7 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
         break;
     case FD_CACHE_OF: SAY("the %s %s %s read from %s", cache, rows, are, graph->nodes[h->other].name); break;
     case FD_CACHE_UNKNOWN:
-        SAY("the %s %s that attention reads %s not what was written: nor zeros, nor other rows", cache, rows, are);
+        SAY("the %s %s that attention reads %s not what was written", cache, rows, are);
         break;
     case FD_CACHE_LATE:
         SAY("the %s %s are written %d place%s too far: attention reads what stood at %d before, and at %d the row of "
