@@ -78,6 +78,7 @@ typedef enum fd_position_rule {
     FD_POSITION_OF_TILE, /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
     FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
     FD_POSITION_OF_STEP, /* such steps have that of their first row in all rows, or (`other` 1) of their last */
+    FD_POSITION_RESTARTS, /* it begins again at 0 where `keys` has a bit: at position b */
     FD_POSITION_REVERSED, /* steps of `n` rows have theirs the last one first, up to position `first`, where decode begins */
 } fd_position_rule;
 typedef enum fd_key_rule {
