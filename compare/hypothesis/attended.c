@@ -99,8 +99,7 @@ static void take_along(double *x, const double *y, int64_t n) {
 /* Nearer than this to the right ones, in norms, other rows' values are not: roundings of 16 bits are. */
 #define AS_RIGHT 0x1p-6
 
-/* Of keys besides the run's own: is something left at all, and no value of these in it? A key that is hidden, or counted twice, leaves its
- * own. */
+/* Is nothing left, or a value of a key that is not asked about? A key that is hidden, zero, or counted twice leaves its own. */
 static bool are_own_values(const attended *a, const some_heads *s) {
     const int64_t dim = a->dim, width = a->out->n_kv_head * dim;
     double *x = malloc(sizeof *x * (size_t)(dim * (s->unknown + 1) + s->unknown * s->n)), all = 0;
@@ -120,12 +119,15 @@ static bool are_own_values(const attended *a, const some_heads *s) {
         for (int64_t d = 0; d < dim; d++) all += (double)c[d] * (double)c[d];
     }
     own |= !(product(s->left, s->left, s->n * dim) > LEAST_CHANGE * LEAST_CHANGE * all);
+    int64_t first, end;
+    fd_hypothesis_fitted_rows(a->h, a->out->pos0 + s->from, a->n_kv, &first, &end);
     for (int64_t key = 0; key < a->n_kv && !own; key++) {
+        if (key >= first && key < end) continue;
         for (int64_t d = 0; d < dim; d++) x[d] = (double)a->out->values[key * width + s->kv_head * dim + d];
         take_out(s, x, dim);
         const double before = product(x, x, dim);
         for (int k = 0; k < s->unknown; k++) take_along(x, directions + k * dim, dim);
-        own = before > 0 && product(x, x, dim) <= AS_RIGHT * AS_RIGHT * before;
+        own = before > LEAST_CHANGE * LEAST_CHANGE && product(x, x, dim) <= AS_RIGHT * AS_RIGHT * before;
     }
     free(x);
     return own;
@@ -135,7 +137,6 @@ static bool are_own_values(const attended *a, const some_heads *s) {
  * softmax has it, and no rows of the cache. */
 static bool are_right_values(const attended *a, const some_heads *s) {
     const int64_t dim = a->dim;
-    if (a->h->which == FD_CACHE_OUTSIDE) return are_own_values(a, s);
     double *left = malloc(sizeof *left * (size_t)((s->n + s->unknown) * dim));
     int64_t first, end;
     int n_right = 0;
@@ -165,7 +166,9 @@ static void fit_heads(const attended *a, some_heads *s) {
         for (int64_t d = 0; d < a->dim; d++) s->left[i * a->dim + d] = (double)candidate[d];
         take_out(s, s->left + i * a->dim, a->dim);
     }
-    if (are_right_values(a, s) || !fd_directions_of(s->left, (int)s->n, a->dim, s->unknown, s->along)) return;
+    if (are_own_values(a, s) || are_right_values(a, s) ||
+        !fd_directions_of(s->left, (int)s->n, a->dim, s->unknown, s->along))
+        return;
     for (int64_t d = 0; d < a->dim; d++)
         for (int64_t i = 0; i < s->n; i++) {
             double of_unknown = 0;

@@ -110,7 +110,7 @@ Test(served, keys_that_no_row_of_the_trace_has_are_named) {
 static void rows_of_another(const fd_op_args *args) {
     const int64_t width = fd_node_width(&args->graph->nodes[args->node->input[1]]);
     float *rows = copy_input(args, 1, args->n_kv * width);
-    for (int64_t i = 0; i < N_FIRST * width && args->pos0 >= N_FIRST; i++)
+    for (int64_t i = 0; i < args->n_kv * width && args->pos0 >= N_FIRST; i++)
         rows[i] = sinf((float)(i % 97) + (float)(i / 97) * 0.37f);
     run_with(args, 1, rows);
 }
@@ -178,10 +178,10 @@ static void values_of_another(const fd_op_args *args) {
 
 Test(served, a_bug_of_decode_is_no_way_to_multiply) {
     static const char fused[] = "token_embd,*norm,*proj,*down,*l_out,logits";
-    bench b = open_bench(models[1], (recording){0});
+    bench b = open_bench(models[0], (recording){0});
     fd_graph *faulty = spoiled_everywhere(&b, "attn_out", values_of_another);
-    fd_verdict v =
-        judged(&b, faulty, (recording){.emulated = "hf-f16", .numerics = "unknown", .tensors = fused, .store = FD_F16});
+    fd_verdict v = judged(
+        &b, faulty, (recording){.emulated = "hf-bf16", .numerics = "unknown", .tensors = fused, .store = FD_BF16});
     expect_at(&v, "blk.0.attn_proj", "fused");
     fd_verdict_free(&v);
     fd_graph_free(faulty);
