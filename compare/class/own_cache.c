@@ -23,8 +23,8 @@
 #define MOST_FROM_MIDDLE 8.0
 enum { FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
 
-/* Where the cache's rows of earlier steps were recorded as they were written, what reads them shows their rounding alone: so much at most. */
-#define MOST_OF_EARLIER 0.125
+/* Of what begins after the first step: more is as likely a bug of what comes with it, rows of another sequence for one. */
+#define MOST_OF_LATER 0.125
 
 typedef struct own_cache {
     bool is;
@@ -90,7 +90,7 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
     const bool reads_rows =
         fd_reads_kv_cache(request->args.node) && options->finding->span_first == request->args.node->id;
-    if (fd_is_undirected(&errors) && errors.error <= (reads_rows ? MOST_OF_EARLIER : MOST_ERROR)) {
+    if (fd_is_undirected(&errors) && errors.error <= (options->finding->step > 0 ? MOST_OF_LATER : MOST_ERROR)) {
         out->error = fmax(out->error, errors.error);
         out->is = reads_rows;
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
