@@ -88,11 +88,10 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     out->is = false;
     fd_code code = fd_trial_rows_open(request, &rows, err);
     if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
-    const bool reads_rows =
-        fd_reads_kv_cache(request->args.node) && options->finding->span_first == request->args.node->id;
+    const bool recorded = fd_reads_earlier_steps(options->graph, options->finding);
     if (fd_is_undirected(&errors) && errors.error <= (options->finding->step > 0 ? MOST_OF_LATER : MOST_ERROR)) {
         out->error = fmax(out->error, errors.error);
-        out->is = reads_rows;
+        out->is = recorded;
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
             if (known[i].op == FD_OP_KV_WRITE || request->numerics->u_out > 0x1p-24)
                 code = goes_with(&rows, i, &out->is, err);
@@ -129,9 +128,8 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
             fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         const bool unrecorded = there.finding->span_first != there.finding->node;
-        const bool of_earlier = there.finding->step > 0 && fd_reads_kv_cache(&ask->graph->nodes[i]);
-        own.is =
-            (unrecorded || of_earlier) && isfinite(there.finding->z) && fd_departs_in_most_layers(ask->graph, of, i);
+        own.is = (unrecorded || fd_reads_earlier_steps(ask->graph, there.finding)) && isfinite(there.finding->z) &&
+                 fd_departs_in_most_layers(ask->graph, of, i);
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
         own.is &= !later;

@@ -74,10 +74,10 @@ typedef enum fd_position_rule {
     FD_POSITION_MODULO,
     FD_POSITION_AT_MOST,
     FD_POSITION_IS,
-    FD_POSITION_DIVIDED, /* whole numbers */
-    FD_POSITION_OF_TILE, /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
-    FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
-    FD_POSITION_OF_STEP, /* such steps have that of their first row in all rows, or (`other` 1) of their last */
+    FD_POSITION_DIVIDED,  /* whole numbers */
+    FD_POSITION_OF_TILE,  /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
+    FD_POSITION_ROUNDED,  /* to so many bits: 8 of bfloat16, 11 of binary16 */
+    FD_POSITION_OF_STEP,  /* such steps have that of their first row in all rows, or (`other` 1) of their last */
     FD_POSITION_RESTARTS, /* it begins again at 0 where `keys` has a bit: at position b */
     FD_POSITION_REVERSED, /* steps of `n` rows have theirs the last one first, up to position `first`, where decode begins */
 } fd_position_rule;
@@ -105,17 +105,8 @@ typedef enum fd_cache_rule {
     FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
     FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
     FD_CACHE_OUTSIDE,   /* as they are, and besides them `n` that are in no row of this run */
-    FD_CACHE_BLOCKS,    /* all, in blocks that are taken apart or put together by rule `n` of fd_cache_block_rule */
+    FD_CACHE_BLOCKS, /* all, in blocks that are taken apart or put together by rule `n` of fd_cache_block_rule (internal.h) */
 } fd_cache_rule;
-typedef enum fd_cache_block_rule {
-    FD_BLOCKS_SCALE_BEFORE,
-    FD_BLOCKS_SCALE_NEXT,
-    FD_BLOCKS_SCALE_FIRST,
-    FD_BLOCKS_NIBBLES,
-    FD_BLOCKS_HALVES,
-    FD_BLOCKS_LAST_MISSING,
-    FD_N_CACHE_BLOCKS,
-} fd_cache_block_rule;
 typedef enum fd_stride_rule {
     FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
     FD_STRIDES_ROWS_FIRST,  /* and the other way about */
