@@ -77,7 +77,19 @@ static void read_as_one_token(step_rows *steps, int32_t n, int64_t n_surplus) {
         if (steps[s].or_one && steps[s].rows == taken) steps[s].rows = 1;
 }
 
-static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, size_t size) {
+/* Are the rows that were counted sequences: [n_batch, n_tok, n], in most arrays? */
+static bool counts_sequences(const fd_source *source, int64_t rows) {
+    size_t n = 0, n_batch = 0;
+    for (size_t i = 0; i < fd_source_count(source); i++) {
+        const fd_source_tensor *t = fd_source_at(source, i);
+        if (t->step != 0 || !is_value(t)) continue;
+        n++;
+        n_batch += t->rank >= 3 && t->shape[0] == rows && t->shape[1] > rows;
+    }
+    return rows > 1 && 2 * n_batch > n;
+}
+
+static void doubt_sum(const fd_source *source, step_rows *steps, int32_t n, int32_t n_token, char *out, size_t size) {
     char text[64] = "";
     size_t at = 0;
     int64_t sum = 0;
@@ -96,9 +108,10 @@ static void doubt_sum(step_rows *steps, int32_t n, int32_t n_token, char *out, s
                            : 0;
     snprintf(out + used + more, size - (size_t)(used + more), ", %d token%s given%s", n_token,
              n_token == 1 ? " was" : "s were",
-             sum >= 2 * n_token ? ": of a batch, save the rows of one sequence"
-             : sum < n_token    ? ": give those of the rows alone (--tokens, tokens.txt)"
-                                : "");
+             sum >= 2 * n_token || counts_sequences(source, steps[0].rows)
+                 ? ": of a batch, save the rows of one sequence"
+             : sum < n_token ? ": give those of the rows alone (--tokens, tokens.txt)"
+                             : "");
 }
 
 static fd_code doubt_rows(const fd_source *source, int32_t n_token, int64_t n_embd, char *out, size_t size,
@@ -111,7 +124,7 @@ static fd_code doubt_rows(const fd_source *source, int32_t n_token, int64_t n_em
         steps[s] = rows_of_step(source, s, n_embd);
         known = steps[s].rows > 0;
     }
-    if (known) doubt_sum(steps, n, n_token, out, size);
+    if (known) doubt_sum(source, steps, n, n_token, out, size);
     free(steps);
     return FD_OK;
 }

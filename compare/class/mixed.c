@@ -40,12 +40,17 @@ bool fd_departs_in_most_layers(const fd_graph *graph, const fd_attribution *of, 
     return n_depart > n_within;
 }
 
+bool fd_reads_earlier_steps(const fd_graph *graph, const fd_node_finding *f) {
+    return f->step > 0 && f->span_first == f->node && fd_reads_kv_cache(&graph->nodes[f->node]);
+}
+
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         const fd_op op = graph->nodes[i].op;
-        bool may =
-            may_be_kept_so(op) || may_be_a_table(op) || f->span_first != f->node; /* then it may lie in between */
+        bool may = may_be_kept_so(op) || may_be_a_table(op) ||
+                   f->span_first != f->node || /* then it may lie in between */
+                   fd_reads_earlier_steps(graph, f);
         if (f->finding != FD_FOUND_NOTHING && !(may && fd_departs_in_all_layers(graph, of, f))) return false;
     }
     return of->found;

@@ -23,6 +23,9 @@
 #define MOST_FROM_MIDDLE 8.0
 enum { FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
 
+/* Of what begins after the first step: more is as likely a bug of what comes with it, rows of another sequence for one. */
+#define MOST_OF_LATER 0.125
+
 typedef struct own_cache {
     bool is;
     double error; /* relative, the largest so far */
@@ -82,12 +85,13 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     own_cache *out = user;
     fd_trial_rows rows;
     fd_undirected errors = {0};
-    (void)options;
     out->is = false;
     fd_code code = fd_trial_rows_open(request, &rows, err);
     if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) errors = fd_weigh_undirected(&rows);
-    if (fd_is_undirected(&errors) && errors.error <= MOST_ERROR) {
+    const bool recorded = fd_reads_earlier_steps(options->graph, options->finding);
+    if (fd_is_undirected(&errors) && errors.error <= (options->finding->step > 0 ? MOST_OF_LATER : MOST_ERROR)) {
         out->error = fmax(out->error, errors.error);
+        out->is = recorded;
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++)
             if (known[i].op == FD_OP_KV_WRITE || request->numerics->u_out > 0x1p-24)
                 code = goes_with(&rows, i, &out->is, err);
@@ -96,7 +100,8 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
-/* A cache that is kept so is from its first row on: rows before, past position 0, were seen to be right. */
+/* A cache that is kept so is from its first row on, or from the first step on that reads other steps' rows, where a step has its own as they
+ * are: rows after that, past position 0, were seen to be right. */
 static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_finding *f, bool *yes, fd_error *err) {
     const fd_node *node = &ask->graph->nodes[f->node];
     const int32_t in_trace = fd_trace_find(ask->trace, node->name), n_kv = f->pos + 1;
@@ -106,8 +111,9 @@ static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_findin
     if (in_trace >= 0 && !row) return fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
     fd_code code = FD_OK;
     for (int32_t p = 1; p < f->pos && row && code == FD_OK && !*yes; p++)
-        code = fd_replay_read_row(ask->trace, in_trace, node, p, n_kv, row + fd_node_row_stride(node, n_kv), row, yes,
-                                  err);
+        if (f->step == 0 || fd_trace_step_of(ask->trace, p) > 0)
+            code = fd_replay_read_row(ask->trace, in_trace, node, p, n_kv, row + fd_node_row_stride(node, n_kv), row,
+                                      yes, err);
     free(row);
     return code;
 }
@@ -121,7 +127,8 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
         there.whole_run =
             fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
-        own.is = there.finding->span_first != there.finding->node && isfinite(there.finding->z) &&
+        const bool unrecorded = there.finding->span_first != there.finding->node;
+        own.is = (unrecorded || fd_reads_earlier_steps(ask->graph, there.finding)) && isfinite(there.finding->z) &&
                  fd_departs_in_most_layers(ask->graph, of, i);
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
@@ -153,9 +160,10 @@ fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of,
         return FD_OK;
     }
     FD_TRY(fd_is_own_cache(ask, of, &error, yes, err));
-    snprintf(to, size,
-             "off by %.1g of it in no direction, as where K and V, or what products read, are kept in 8 bits or fewer "
-             "with scales that the engine was given, or K and V are rotated before, as llama.cpp does",
-             error);
+    snprintf(
+        to, size,
+        "off by %.1g of it in no direction, as where K and V, or what products read, are kept in 8 bits or fewer, or K "
+        "and V rotated before",
+        error);
     return FD_OK;
 }

@@ -65,6 +65,19 @@ static bool is_free_of_products(const fd_diagnose_options *ask, int32_t i) {
     return true;
 }
 
+/* Factors round in every row alike: a product that departs does so by about what it is off by elsewhere. */
+#define MOST_UNEVEN 8.0
+
+static fd_code departs_evenly(const fd_diagnose_options *ask, const fd_node_finding *f, double error, bool *yes,
+                              fd_error *err) {
+    fd_diagnose_options there = *ask;
+    fd_undirected errors;
+    there.finding = f;
+    FD_TRY(fd_ask_undirected(&there, &errors, err));
+    *yes = !(errors.error > MOST_UNEVEN * error);
+    return FD_OK;
+}
+
 static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
     return other < 0 || of->introduced[i].step < of->introduced[other].step;
 }
@@ -80,6 +93,7 @@ fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attributio
         const bool departs = f->finding != FD_FOUND_NOTHING && (f->span_first == i || is_free_of_products(ask, i));
         product p = {0};
         if (is_product(ask, i)) FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
+        if (p.own && f->finding != FD_FOUND_NOTHING) FD_TRY(departs_evenly(&plain, f, p.error, &p.own, err));
         n += p.own || (p.seen && !has_bias(&ask->graph->nodes[i]));
         n_own += p.own;
         const bool untold = is_product(ask, i) && has_bias(&ask->graph->nodes[i]);

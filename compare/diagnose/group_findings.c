@@ -42,11 +42,14 @@ static void begin(grouping *r, const fd_explanation *e, int32_t node) {
     join(r, r->n++, node);
 }
 
-/* Weights of keys that are hidden do not follow from what their scores hold. */
-static bool are_hidden_keys(const grouping *r, const group *g, const fd_node *node) {
+/* Weights of keys that are hidden do not follow from what their scores hold, nor do sums of keys that are in no row of the trace. */
+static bool shows_again(const grouping *r, const group *g, const fd_node *node) {
     const fd_hypothesis *h = &g->fit.hypothesis;
-    return node->op == FD_OP_ATTN_SOFTMAX && r->o->graph->nodes[g->node].op == FD_OP_ATTN_SCORES &&
-           (h->guess == FD_GUESS_KEYS || strcmp(g->fit.name, "other_window") == 0);
+    const fd_op from = r->o->graph->nodes[g->node].op;
+    const bool hidden = h->guess == FD_GUESS_KEYS || strcmp(g->fit.name, "other_window") == 0;
+    const bool outside = h->guess == FD_GUESS_OWN && h->which == FD_OWN_ROW_FACTOR && h->other == FD_OUTSIDE;
+    return (node->op == FD_OP_ATTN_SOFTMAX && from == FD_OP_ATTN_SCORES && hidden) ||
+           (node->op == FD_OP_ATTN_MIX && from == FD_OP_ATTN_SOFTMAX && outside);
 }
 
 /* Which cause the node belongs to; a new one when none. */
@@ -59,7 +62,7 @@ static fd_code place(grouping *r, const fd_node_finding *finding, fd_error *err)
         bool fits = false;
         how.rows_alone = r->groups[i].rows_alone;
         if (r->groups[i].fit.name[0]) FD_TRY(fd_diagnose_fits(&how, &r->groups[i].fit.hypothesis, &fits, err));
-        if (fits || are_hidden_keys(r, &r->groups[i], &nodes[finding->node])) {
+        if (fits || shows_again(r, &r->groups[i], &nodes[finding->node])) {
             join(r, i, finding->node);
             return FD_OK;
         }

@@ -6,7 +6,7 @@
 
 #include "compare/explain/guesses.h"
 
-enum { MOST_PAGES = 8, MOST_ROWS = 64, MOST_PAGE = 16 };
+enum { MOST_PAGES = 8, MOST_ROWS = 64, MOST_PAGE = 16, MOST_OUTSIDE = 8 };
 
 fd_code fd_guess_cache_rows(fd_trial *t, fd_hypothesis h, fd_error *err) {
     if (h.end == t->all.request->args.n_kv) {
@@ -249,7 +249,7 @@ static fd_code try_late_slots(fd_trial *t, const columns *c, int32_t first, int3
 #define MOST_ROUNDING 0x1p-22
 
 /* Of attention that shows its output alone: rows from the first that departs on one place too far, which each position's own row that
- * is none of its own explains as well; that, in several rows; a row; a page, of K and V alike. */
+ * is none of its own explains as well; that, in several rows; a row; a page, of K and V alike; last, keys besides all these. */
 static fd_code try_attended(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     fd_hypothesis h = {.guess = FD_GUESS_CACHE, .node = -1, .layer = FD_ANY_LAYER, .which = FD_CACHE_LATE, .n = 1};
@@ -267,6 +267,9 @@ static fd_code try_attended(fd_trial *t, fd_error *err) {
             h.end = h.first + size;
             FD_TRY(fd_trial_try(t, &h, err));
         }
+    h.which = FD_CACHE_OUTSIDE;
+    h.first = h.end = 0;
+    for (h.n = 1; h.n <= MOST_OUTSIDE && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }
 

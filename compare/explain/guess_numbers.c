@@ -126,7 +126,7 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
             if (rules[i].rule == FD_POSITION_OFFSET && (n == 0 || (in_table && n <= in_row_0))) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
-    return FD_OK;
+    return fd_trial_fits(t) ? FD_OK : fd_guess_restarts(t, h, err);
 }
 
 /* ---- keys ---- */

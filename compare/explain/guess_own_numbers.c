@@ -21,8 +21,8 @@ static fd_code try_clamp(fd_trial *t, fd_error *err) {
     return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
 }
 
-/* Does every row, or every head of it, have a factor of its own? One factor for all is another mistake. */
-static bool factors_differ(const fd_judged_rows *j) {
+/* Does every row, or every head of it, have a factor of its own? One factor for all is another mistake. *less: none is more than 1. */
+static bool factors_differ(const fd_judged_rows *j, bool *less) {
     const int64_t part = j->node->over_kv || j->node->n_dim == 2 ? j->width / j->node->shape[0] : j->width;
     double low = INFINITY, high = -INFINITY;
     for (int64_t at = j->first * j->width; at < j->n * j->width; at += part) {
@@ -38,6 +38,7 @@ static bool factors_differ(const fd_judged_rows *j) {
         low = fmin(low, cy / yy);
         high = fmax(high, cy / yy);
     }
+    *less = high < 1 + fabs(1 - low) / 8;
     return 8 * (high - low) > fmax(fabs(high - 1), fabs(low - 1));
 }
 
@@ -49,10 +50,11 @@ static bool divides(fd_op op) {
 }
 
 /* Weights that are the right ones but for a factor are what the values are mixed with. Where the result is otherwise, keys were
- * weighed that a row does not see, and a trace does not hold. */
-static fd_code reader_departs(fd_trial *t, const fd_node *weights, bool *yes, fd_error *err) {
+ * weighed that the trace does not hold. *h: which of the two it is; *possible: it is one of them. */
+static fd_code tell_keys_outside(fd_trial *t, const fd_node *weights, bool less, fd_hypothesis *h, bool *possible,
+                                 fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    *yes = false;
+    h->other = less ? FD_OUTSIDE_OR_SUM : FD_OUTSIDE_NONE;
     for (int32_t i = weights->id + 1; i < r->args.graph->n_node; i++) {
         const fd_node *mix = &r->args.graph->nodes[i];
         const float *rows =
@@ -62,10 +64,11 @@ static fd_code reader_departs(fd_trial *t, const fd_node *weights, bool *yes, fd
         FD_TRY(fd_evaluate(t->all.bench, &fd_no_hypothesis, i, true, &right, err));
         if (right.state == FD_VARIANT_COMPUTED) {
             const fd_explain_fit fit = fd_variant_fit(r, mix, &right, rows);
-            *yes |= fd_fit_clearly_beyond(&fit);
+            h->other = fd_fit_clearly_beyond(&fit) ? FD_OUTSIDE : FD_OUTSIDE_NONE;
         }
         fd_variant_free(&right);
     }
+    *possible = h->other != FD_OUTSIDE || less;
     return FD_OK;
 }
 
@@ -151,10 +154,11 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));
     if (!j.node->over_kv && !fd_trial_fits(t)) FD_TRY(try_clamp(t, err));
     h.which = FD_OWN_ROW_FACTOR;
-    bool not_alone = false;
-    if (weights) FD_TRY(reader_departs(t, j.node, &not_alone, err));
-    if (divides(j.node->op) && factors_differ(&j) && !not_alone && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    bool less = false, possible = divides(j.node->op) && factors_differ(&j, &less);
+    if (weights && possible) FD_TRY(tell_keys_outside(t, j.node, less, &h, &possible, err));
+    if (possible && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     h.which = FD_OWN_FUNCTION;
+    h.other = 0;
     if (fd_hypothesis_has_function(j.node->op) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
     const bool norm = fd_node_is_norm(j.node);
     if (!(product || norm) || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;

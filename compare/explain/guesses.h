@@ -9,6 +9,8 @@
  * or at each node of it alone, too. */
 fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
 
+fd_code fd_guess_restarts(fd_trial *trial, fd_hypothesis h, fd_error *err); /* guess_restarts.c */
+
 /* Another weight, another tensor as input, a branch left out or taken twice, a sum cut short (guess_inputs.c). */
 fd_code fd_guess_own_weights(fd_trial *trial, fd_error *err); /* of the node asked about alone */
 fd_code fd_guess_inputs(fd_trial *trial, fd_error *err);

@@ -1,4 +1,4 @@
-/* Rows of K and V that are none of this run's, where attention shows its output alone. What a head gives is then some part of what it
+/* Rows of K and V that are none of this run's, in the place of its own or besides them, where attention shows its output alone. What a head gives is then some part of what it
  * would give without these keys, and a sum of a few vectors that all heads of the group have in common: the values that stand there.
  * So behind the directions that the heads would have without them, as many are left as there are such keys, and not one for each
  * head. Which parts they take is fitted; that they are so few is the evidence. */
@@ -38,6 +38,13 @@ static int64_t known_keys(const attended *a, int64_t row) {
     fd_hypothesis_fitted_rows(a->h, own, a->n_kv, &first, &end);
     if (end > own + 1) end = own + 1;
     return own + 1 - (end > first ? end - first : 0);
+}
+
+/* Keys whose values are fitted, where the row at position `own` reads them. */
+static int unknown_keys(const attended *a, int64_t own) {
+    int64_t first, end;
+    fd_hypothesis_fitted_rows(a->h, own, a->n_kv, &first, &end);
+    return a->h->which == FD_CACHE_OUTSIDE ? a->h->n : (int)(end - first);
 }
 
 /* What a head would give without the unknown keys, but for a factor. */
@@ -86,8 +93,45 @@ static void take_along(double *x, const double *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] -= by * y[i];
 }
 
+/* More than roundings of binary32 leave. */
+#define LEAST_CHANGE 1e-4
+
 /* Nearer than this to the right ones, in norms, other rows' values are not: roundings of 16 bits are. */
 #define AS_RIGHT 0x1p-6
+
+/* Is nothing left, or a value of a key that is not asked about? A key that is hidden, zero, or counted twice leaves its own. */
+static bool are_own_values(const attended *a, const some_heads *s) {
+    const int64_t dim = a->dim, width = a->out->n_kv_head * dim;
+    double *x = malloc(sizeof *x * (size_t)(dim * (s->unknown + 1) + s->unknown * s->n)), all = 0;
+    if (!x) return true;
+    double *directions = x + dim, *along = directions + s->unknown * dim;
+    bool own = !fd_directions_of(s->left, (int)s->n, dim, s->unknown, along);
+    memset(directions, 0, sizeof *x * (size_t)(s->unknown * dim));
+    for (int k = 0; k < s->unknown && !own; k++) {
+        double *to = directions + k * dim;
+        for (int64_t i = 0; i < s->n; i++)
+            for (int64_t d = 0; d < dim; d++) to[d] += along[k * s->n + i] * s->left[i * dim + d];
+        for (int other = 0; other < k; other++) take_along(to, directions + other * dim, dim);
+        own = !(product(to, to, dim) > 0);
+    }
+    for (int64_t i = 0; i < s->n; i++) {
+        const float *c = a->out->candidate + head_at(a, s, i) * dim;
+        for (int64_t d = 0; d < dim; d++) all += (double)c[d] * (double)c[d];
+    }
+    own |= !(product(s->left, s->left, s->n * dim) > LEAST_CHANGE * LEAST_CHANGE * all);
+    int64_t first, end;
+    fd_hypothesis_fitted_rows(a->h, a->out->pos0 + s->from, a->n_kv, &first, &end);
+    for (int64_t key = 0; key < a->n_kv && !own; key++) {
+        if (key >= first && key < end) continue;
+        for (int64_t d = 0; d < dim; d++) x[d] = (double)a->out->values[key * width + s->kv_head * dim + d];
+        take_out(s, x, dim);
+        const double before = product(x, x, dim);
+        for (int k = 0; k < s->unknown; k++) take_along(x, directions + k * dim, dim);
+        own = before > LEAST_CHANGE * LEAST_CHANGE && product(x, x, dim) <= AS_RIGHT * AS_RIGHT * before;
+    }
+    free(x);
+    return own;
+}
 
 /* Is what is left what the right values of the unknown keys give? Then it is their weights that are others, as a factor or another
  * softmax has it, and no rows of the cache. */
@@ -122,7 +166,9 @@ static void fit_heads(const attended *a, some_heads *s) {
         for (int64_t d = 0; d < a->dim; d++) s->left[i * a->dim + d] = (double)candidate[d];
         take_out(s, s->left + i * a->dim, a->dim);
     }
-    if (are_right_values(a, s) || !fd_directions_of(s->left, (int)s->n, a->dim, s->unknown, s->along)) return;
+    if (are_own_values(a, s) || are_right_values(a, s) ||
+        !fd_directions_of(s->left, (int)s->n, a->dim, s->unknown, s->along))
+        return;
     for (int64_t d = 0; d < a->dim; d++)
         for (int64_t i = 0; i < s->n; i++) {
             double of_unknown = 0;
@@ -142,9 +188,6 @@ static int64_t rows_that_tell(const attended *a, int64_t from, int64_t to, int u
     const int64_t n = most / a->group;
     return n < to - from ? n : to - from;
 }
-
-/* More than roundings of binary32 leave. */
-#define LEAST_CHANGE 1e-4
 
 static bool departs(const attended *a, int64_t from, int64_t to) {
     double change = 0, all = 0;
@@ -181,9 +224,7 @@ static int64_t first_row(const attended *a) {
 static int64_t next_rows(const attended *a, int64_t row, int64_t *from, bool *departing) {
     const bool own = a->h->which == FD_CACHE_OWN, late = a->h->which == FD_CACHE_LATE;
     const int64_t n_row = a->out->n_row, least = first_row(a);
-    int64_t first, end;
-    fd_hypothesis_fitted_rows(a->h, a->out->pos0 + row, a->n_kv, &first, &end);
-    const int unknown = (int)(end - first);
+    const int unknown = unknown_keys(a, a->out->pos0 + row);
     const int64_t n = rows_that_tell(a, row, own ? row + 1 : n_row, unknown), to = row + n;
     if (n <= 0) return row;
     for (*from = row; *from > least && !own; --*from)

@@ -7,12 +7,13 @@
 #include "compare/hypothesis/internal.h"
 
 bool fd_hypothesis_fits_cache(const fd_hypothesis *h) {
-    return h->guess == FD_GUESS_CACHE &&
-           (h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_LATE || h->which == FD_CACHE_OWN);
+    return h->guess == FD_GUESS_CACHE && (h->which == FD_CACHE_UNKNOWN || h->which == FD_CACHE_LATE ||
+                                          h->which == FD_CACHE_OWN || h->which == FD_CACHE_OUTSIDE);
 }
 
 bool fd_hypothesis_moves_cache(const fd_hypothesis *h) {
-    return h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING && h->which != FD_CACHE_OWN;
+    return h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING && h->which != FD_CACHE_OWN &&
+           h->which != FD_CACHE_OUTSIDE;
 }
 
 static int64_t end_of(const fd_hypothesis *h, int64_t n_row) {
@@ -90,6 +91,7 @@ void fd_hypothesis_fitted_rows(const fd_hypothesis *h, int64_t own, int64_t n_kv
     *first = h->which == FD_CACHE_OWN ? own : h->first;
     *end = h->which == FD_CACHE_OWN ? own + 1 : h->which == FD_CACHE_LATE ? *first + h->n : end_of(h, n_kv);
     if (*end > n_kv) *end = n_kv;
+    if (h->which == FD_CACHE_OUTSIDE) *end = *first;
 }
 
 /* Keys: a score is q times the key, so it is what the candidate has; what a mask hides from one side alone no key makes. */
@@ -216,7 +218,8 @@ static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_out
         int64_t end;
         fd_hypothesis_fitted_rows(h, out->pos0 + row, n_kv, &f.first, &end);
         s.n = end - f.first;
-        if (s.n <= 0 || each * group <= s.n) return;
+        /* weights that follow from unrecorded keys, which may be the wrong ones, leave room for nearly as many values as they weigh */
+        if (s.n <= 0 || each * group <= (out->weights_known ? s.n : 2 * s.n)) return;
         s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
         s.sums = malloc(sizeof *s.sums * (size_t)s.n);
         if (s.squares && s.sums) give_values(&f, &s);

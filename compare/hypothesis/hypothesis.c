@@ -209,6 +209,17 @@ static int32_t position_in_step(const fd_hypothesis *h, int32_t pos) {
     return h->which == FD_POSITION_REVERSED ? start + end - 1 - pos : h->other ? end - 1 : start;
 }
 
+static int32_t last_bit(uint64_t bits) {
+    int32_t last = 0;
+    while (bits >>= 1) last++;
+    return last;
+}
+
+static int32_t since_restart(uint64_t restarts, int32_t pos) {
+    const uint64_t before = pos < 63 ? restarts & ((UINT64_C(2) << pos) - 1) : restarts;
+    return before ? pos - last_bit(before) : pos;
+}
+
 int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     if (h->guess != FD_GUESS_POSITION) return pos;
     switch ((fd_position_rule)h->which) {
@@ -220,6 +231,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     case FD_POSITION_DIVIDED: return pos / h->n;
     case FD_POSITION_OF_TILE: return pos < h->end ? pos : pos - (pos - h->end) % h->n;
     case FD_POSITION_ROUNDED: return round_position(pos, h->n);
+    case FD_POSITION_RESTARTS: return since_restart(h->keys, pos);
     case FD_POSITION_OF_STEP:
     case FD_POSITION_REVERSED: return position_in_step(h, pos);
     }

@@ -74,10 +74,11 @@ typedef enum fd_position_rule {
     FD_POSITION_MODULO,
     FD_POSITION_AT_MOST,
     FD_POSITION_IS,
-    FD_POSITION_DIVIDED, /* whole numbers */
-    FD_POSITION_OF_TILE, /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
-    FD_POSITION_ROUNDED, /* to so many bits: 8 of bfloat16, 11 of binary16 */
-    FD_POSITION_OF_STEP, /* such steps have that of their first row in all rows, or (`other` 1) of their last */
+    FD_POSITION_DIVIDED,  /* whole numbers */
+    FD_POSITION_OF_TILE,  /* that of the first row of its tile of `n`; tiles begin with the step, at position `end` */
+    FD_POSITION_ROUNDED,  /* to so many bits: 8 of bfloat16, 11 of binary16 */
+    FD_POSITION_OF_STEP,  /* such steps have that of their first row in all rows, or (`other` 1) of their last */
+    FD_POSITION_RESTARTS, /* it begins again at 0 where `keys` has a bit: at position b */
     FD_POSITION_REVERSED, /* steps of `n` rows have theirs the last one first, up to position `first`, where decode begins */
 } fd_position_rule;
 typedef enum fd_key_rule {
@@ -103,17 +104,9 @@ typedef enum fd_cache_rule {
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
     FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
     FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
-    FD_CACHE_BLOCKS,    /* all, in blocks that are taken apart or put together by rule `n` of fd_cache_block_rule */
+    FD_CACHE_OUTSIDE,   /* as they are, and besides them `n` that are in no row of this run */
+    FD_CACHE_BLOCKS, /* all, in blocks that are taken apart or put together by rule `n` of fd_cache_block_rule (internal.h) */
 } fd_cache_rule;
-typedef enum fd_cache_block_rule {
-    FD_BLOCKS_SCALE_BEFORE,
-    FD_BLOCKS_SCALE_NEXT,
-    FD_BLOCKS_SCALE_FIRST,
-    FD_BLOCKS_NIBBLES,
-    FD_BLOCKS_HALVES,
-    FD_BLOCKS_LAST_MISSING,
-    FD_N_CACHE_BLOCKS,
-} fd_cache_block_rule;
 typedef enum fd_stride_rule {
     FD_STRIDES_HEADS_FIRST, /* [heads, rows, …] read as if rows came first */
     FD_STRIDES_ROWS_FIRST,  /* and the other way about */
@@ -150,7 +143,7 @@ typedef enum fd_statistic {
 /* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column; or one
  * choice of the terms of a sum does. */
 typedef enum fd_own_rule {
-    FD_OWN_ROW_FACTOR,
+    FD_OWN_ROW_FACTOR, /* of attention's weights `other` is fd_outside_rule */
     FD_OWN_COLUMN_TERM,
     FD_OWN_COLUMN_FACTOR, /* of what a weight makes; a bias, where the op has one, is added afterwards */
     FD_OWN_ELEMENTS,      /* [first, end) of every row, all of them: rows of a weight */
@@ -160,6 +153,8 @@ typedef enum fd_own_rule {
     FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
+/* What softmax's sum has more: keys that are in no row of the trace, which what mixes the values tells. */
+typedef enum fd_outside_rule { FD_OUTSIDE_NONE, FD_OUTSIDE, FD_OUTSIDE_OR_SUM } fd_outside_rule;
 typedef enum fd_round_rule {
     FD_ROUNDED_RESULT,
     FD_ROUNDED_INPUT,

@@ -19,6 +19,16 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
 /* FD_GUESS_TILES: rows of softmax's weights, [n_row, n_head, pos0 + n_row]. */
 void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
 
+typedef enum fd_cache_block_rule {
+    FD_BLOCKS_SCALE_BEFORE,
+    FD_BLOCKS_SCALE_NEXT,
+    FD_BLOCKS_SCALE_FIRST,
+    FD_BLOCKS_NIBBLES,
+    FD_BLOCKS_HALVES,
+    FD_BLOCKS_LAST_MISSING,
+    FD_N_CACHE_BLOCKS,
+} fd_cache_block_rule;
+
 /* FD_CACHE_BLOCKS: rows [n_row, width] that are kept in blocks of a type, else they stay as they are; and the rule in words, "each has …". */
 void fd_cache_blocks(int rule, uint32_t type, float *rows, int64_t n_row, int64_t width);
 const char *fd_cache_blocks_text(int rule);

@@ -11,7 +11,7 @@ static const char *own_name(const fd_hypothesis *h) {
         [FD_OWN_EXPERT_BIAS] = "other_expert_bias", [FD_OWN_FUNCTION] = "other_function",
         [FD_OWN_LOW_RANK] = "low_rank_term",
     };
-    return names[h->which];
+    return h->which == FD_OWN_ROW_FACTOR && h->other == FD_OUTSIDE ? "keys_outside" : names[h->which];
 }
 
 static const char *cache_name(const fd_hypothesis *h) {
@@ -25,6 +25,7 @@ static const char *cache_name(const fd_hypothesis *h) {
     case FD_CACHE_UNKNOWN: return "cache_rows_stale";
     case FD_CACHE_LATE: return "cache_slots_late";
     case FD_CACHE_OWN: return "own_row_stale";
+    case FD_CACHE_OUTSIDE: return "keys_outside";
     case FD_CACHE_BLOCKS: return "cache_blocks";
     }
     return "";

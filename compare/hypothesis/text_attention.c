@@ -123,9 +123,7 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
         SAY("the cache of %s is a ring of %d rows: position %d is written over position 0", cache, h->n, h->n);
         break;
     case FD_CACHE_OF: SAY("the %s %s %s read from %s", cache, rows, are, graph->nodes[h->other].name); break;
-    case FD_CACHE_UNKNOWN:
-        SAY("the %s %s that attention reads %s not what was written: nor zeros, nor other rows", cache, rows, are);
-        break;
+    case FD_CACHE_UNKNOWN: SAY("the %s %s that attention reads %s not what was written", cache, rows, are); break;
     case FD_CACHE_LATE:
         SAY("the %s %s are written %d place%s too far: attention reads what stood at %d before, and at %d the row of "
             "%d",
@@ -133,6 +131,12 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
         break;
     case FD_CACHE_OWN:
         SAY("attention reads each position's own row of %s before it is written: what stood there is another", cache);
+        break;
+    case FD_CACHE_OUTSIDE:
+        SAY("attention sees keys that are not in the trace, of %d different value%s: of padding, of another sequence, "
+            "or "
+            "that stood there",
+            h->n, h->n == 1 ? "" : "s");
         break;
     case FD_CACHE_BLOCKS:
         SAY("of the blocks in which %s %s kept %s", cache, h->node < 0 ? "are" : "is", fd_cache_blocks_text(h->n));

@@ -117,11 +117,16 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     const bool heads = norm || node->op == FD_OP_ROPE;
     switch ((fd_own_rule)h->which) {
     case FD_OWN_ROW_FACTOR:
+        if (weights && h->other == FD_OUTSIDE) {
+            SAY("attention sees keys that are not in the trace: of padding, of another sequence, or that stood there");
+            return;
+        }
         SAY("%s the right one times a number of its own%s",
             weights                     ? "each row of a head is"
             : node->n_dim == 2 && heads ? "each head of a row is"
                                         : "each row is",
             norm                            ? ": what it is divided by is another"
+            : weights && h->other           ? ": softmax's sum is larger, or keys are seen that are not in the trace"
             : weights                       ? ": softmax's sum is another"
             : node->op == FD_OP_ATTN_SCORES ? ": a scale that depends on the position"
             : node->op == FD_OP_ROPE        ? ": a norm, or a scale that depends on the position"
@@ -168,6 +173,17 @@ void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char
     if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
 }
 
+/* What a row of several sequences has, or one with its padding; a dump has one sequence's rows alone. */
+static void say_restarts(const fd_hypothesis *h, const char *does, char *to, size_t size) {
+    int at = snprintf(to, size, "%s a position that begins again at ", does);
+    const char *before = "";
+    for (int32_t b = 0; b < 64 && at > 0 && (size_t)at < size; b++)
+        if (h->keys >> b & 1) at += snprintf(to + at, size - (size_t)at, "%s%d", before, b), before = ", ";
+    if (at > 0 && (size_t)at < size)
+        snprintf(to + at, size - (size_t)at,
+                 ": of several sequences in one row, or of padding, record one sequence's rows");
+}
+
 void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) {
     const char *does = h->ops - 1 == FD_OP_ADD_POSITION ? "adds the row of" : "RoPE turns by";
     switch ((fd_position_rule)h->which) {
@@ -185,6 +201,7 @@ void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) 
         SAY("%s, in every row of a step of the prompt, the position of its %s", does,
             h->other ? "last one" : "first one");
         break;
+    case FD_POSITION_RESTARTS: say_restarts(h, does, to, size); break;
     case FD_POSITION_REVERSED:
         SAY("%s, in the rows of a step, its positions in reverse, the last one's first", does);
         break;

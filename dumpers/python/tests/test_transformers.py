@@ -175,6 +175,25 @@ def test_a_tensor_that_is_changed_in_place_is_recorded_again(tmp_path):
         assert np.allclose(read["a"][...] + 1, read["b:in"]) and "b" not in read
 
 
+def test_a_padded_row_of_a_batch_is_recorded_as_if_it_were_alone(tmp_path, firstdiff):
+    model, n_pad, n_prompt = load(KJV_QWEN2), 3, 10
+    other = list(range(40, 40 + len(TOKENS) + n_pad))
+    ids = torch.tensor([other, [2] * n_pad + TOKENS])
+    mask = torch.ones_like(ids)
+    mask[1, :n_pad] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    cache = transformers.DynamicCache(config=model.config)
+    trace = Writer(tmp_path / "c.h5", names="transformers", model=KJV_QWEN2, strict=True)
+    with trace, attach(model, trace, row=1), torch.no_grad():
+        for first, end in ((0, n_pad + n_prompt), *((i, i + 1) for i in range(n_pad + n_prompt, ids.shape[1]))):
+            call = {"attention_mask": mask[:, :end], "position_ids": positions[:, first:end]}
+            model(input_ids=ids[:, first:end], past_key_values=cache, **call)
+    reference = firstdiff.reference(KJV_QWEN2, TOKENS, tmp_path / "r.h5")
+    verdict = firstdiff.verdict(reference, tmp_path / "c.h5", KJV_QWEN2)
+    assert verdict["status"] == "noise", verdict.get("divergence") or verdict["reasons"]
+    assert not verdict["missing"]
+
+
 def test_several_sequences_are_refused_and_the_model_runs_on(tmp_path):
     model = load(KJV_QWEN2)
     trace = Writer(tmp_path / "c.h5", names="transformers")

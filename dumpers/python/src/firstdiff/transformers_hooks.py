@@ -13,6 +13,7 @@ import transformers
 
 from firstdiff.trace.schema import MAX_NAME
 from firstdiff.trace.writer import Writer
+from firstdiff.transformers_rows import SequenceRows
 
 ATTENTION = ("attn", "attention")  # how the paths of attention's modules end
 
@@ -20,8 +21,9 @@ ATTENTION = ("attn", "attention")  # how the paths of attention's modules end
 class _Hooks:
     """What runs before and after each module's forward. Never raises into the model and never touches its tensors."""
 
-    def __init__(self, trace: Writer) -> None:
+    def __init__(self, trace: Writer, row: int | None) -> None:
         self._trace = trace
+        self._rows = SequenceRows(row)
         self._given: dict[
             int, tuple[weakref.ref[Any], int]
         ] = {}  # tensors recorded in this call, by id, and their version
@@ -38,11 +40,12 @@ class _Hooks:
         self._head = None
         self.attention = ""
         ids = kwargs.get("input_ids", args[0] if args else None)
-        if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
-            shape = "none" if ids is None else list(ids.shape)
-            self._fail(f"input_ids of shape {shape}, expected [1, n_tok]: one sequence, given as tokens")
-            return
-        self._trace.step(ids[0].tolist())
+        wrong = self._rows.begin(ids, kwargs.get("attention_mask"), self._trace.n_pos)
+        if wrong is not None:
+            self._rows.own = []
+            self._fail(wrong)
+        elif self._rows.own:  # not where all that is fed is padding
+            self._trace.step(ids[self._rows.row, self._rows.own].tolist())
 
     def before(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records the inputs that no module gave out. RoPE's tables read theirs for its type alone."""
@@ -94,15 +97,12 @@ class _Hooks:
             self._put(f"{self.attention}.scores", scores.masked_fill(scores <= lowest / 2, -torch.inf))
 
     def cached(self, result: Any) -> None:
-        """Records the rows of K and V that stand in the cache for this call's tokens: [1, n_head_kv, n_kv, head_dim].
+        """Records the rows of K and V that stand in the cache for this call's tokens: [n_batch, n_head_kv, n_kv, head_dim].
 
         A static cache is as long as it may become, a sliding window's as the window: its newest rows are the last."""
-        positions = self._trace.step_positions
-        n_tok, end = len(positions), positions[-1] + 1
         for name, tensor in zip(("cache_k", "cache_v"), result, strict=False):
-            if self.attention and tensor.ndim == 4 and tensor.shape[2] >= n_tok:
-                last = min(end, tensor.shape[2])
-                self._put(f"{self.attention}.{name}", tensor[:, :, last - n_tok : last], heads_first=True)
+            if self.attention and self._rows.own and tensor.ndim == 4 and tensor.shape[2] >= self._rows.n_fed:
+                self._put_rows(f"{self.attention}.{name}", self._rows.cached(tensor)[0])
 
     def _was_given(self, tensor: Any) -> bool:
         """Is it, unchanged, a tensor that is in the trace already? Inference tensors do not count their changes."""
@@ -115,27 +115,26 @@ class _Hooks:
     def _put(self, name: str, tensor: Any, heads_first: bool | None = None) -> None:
         if not tensor.is_inference():
             self._given[id(tensor)] = (weakref.ref(tensor), tensor._version)
-        positions = self._trace.step_positions
-        n_tok = len(positions)
+        n_fed = self._rows.n_fed
         weights = name.endswith(tuple(f"{of}{what}" for of in ATTENTION for what in (":out1", ".scores"))) and tensor.ndim == 4
         self.saw_weights |= weights
-        if tensor.ndim == 4 and (weights or (_heads_in_front(tensor, n_tok) if heads_first is None else heads_first)):
-            tensor = tensor.transpose(1, 2)  # of [1, n_head, n_tok, …]
-            forgotten = positions[-1] + 1 - tensor.shape[-1] if weights else 0
-            if forgotten > 0:  # a sliding window's cache holds the last keys alone: those before them are masked
-                hidden = 0.0 if name.endswith("out1") else -torch.inf
-                tensor = torch.nn.functional.pad(tensor, (forgotten, 0), value=hidden)
-        elif tensor.ndim == 2 and tensor.shape[0] == n_tok:  # a router's and its experts' rows have no batch axis
-            tensor = tensor[None]
-        if tensor.ndim < 2 or tensor.shape[0] != 1 or len(name.encode()) > MAX_NAME:
-            return  # nothing that runs over positions: a scale, a mask
-        rows = tensor.shape[1]
-        if rows != n_tok and not (name.startswith(("lm_head", "logits")) and rows < n_tok):
+        if not self._rows.own or len(name.encode()) > MAX_NAME:
             return
-        if not weights and self._shapes.setdefault(name, tuple(tensor.shape[2:])) != tuple(tensor.shape[2:]):
+        if tensor.ndim == 4 and (weights or (_heads_in_front(tensor, n_fed) if heads_first is None else heads_first)):
+            tensor = tensor.transpose(1, 2)  # of [n_batch, n_head, n_tok, …]
+            if weights:
+                tensor = self._rows.over_keys(tensor, 0.0 if name.endswith("out1") else -torch.inf)
+        fewer = tensor.ndim > 2 and tensor.shape[1] < n_fed and not name.startswith(("lm_head", "logits"))
+        rows = None if fewer else self._rows.rows(tensor)
+        if rows is not None:  # else nothing that runs over positions: a scale, a mask
+            self._put_rows(name, rows, weights)
+
+    def _put_rows(self, name: str, rows: Any, weights: bool = False) -> None:
+        if not weights and self._shapes.setdefault(name, tuple(rows.shape[1:])) != tuple(rows.shape[1:]):
             return  # a mask or a bias of the scores: it grows with the keys
-        pos0 = None if rows == n_tok else positions[-rows]  # logits of the last tokens alone
-        self._trace.put(name, tensor[0], pos0, over_kv=weights)
+        positions, n_row = self._trace.step_positions, rows.shape[0]
+        pos0 = None if n_row == len(positions) else positions[-n_row]  # logits of the last tokens alone
+        self._trace.put(name, rows, pos0, over_kv=weights)
 
     def _fail(self, message: str) -> None:
         if message not in self._trace.errors:  # a strict Writer has kept its own
@@ -167,11 +166,12 @@ def _module_of_rope(model: Any) -> Any:
 
 
 @contextmanager
-def attach(model: Any, trace: Writer) -> Iterator[None]:
+def attach(model: Any, trace: Writer, row: int | None = None) -> Iterator[None]:
     """Hooks every module of `model` for as long as the block runs; each forward call of it is a step of `trace`.
 
-    One sequence at a time (batch 1), without padding. The model computes what it computes without hooks."""
-    hooks = _Hooks(trace)
+    One sequence: of a batch, that of `row`. What attention_mask hides is padding and not recorded. The model computes what it computes
+    without hooks."""
+    hooks = _Hooks(trace, row)
     with ExitStack() as stack:
 
         def add(handle: Any) -> None:
