@@ -41,10 +41,9 @@ bool fd_case_leaves_nothing(const fd_class_case *c) {
     bool few_fail = FEW_OF * c->n_failed <= c->n_direct || (all_repeated && c->n_failed < c->n_through);
     bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
     /* of attention such a class has room for what binary32 leaves: products show it; where none was recorded with its inputs, that a
-     * twentieth is left, and of no tensor more than its sums make */
-    if (c->numerics->u_mix > 0x1p-24)
-        repeats = c->n_plain > 0 ? 2 * c->n_plain_needed > c->n_plain
-                                 : c->n_left == 0 && c->remains < c->finest_remains - TWENTIETH;
+     * twentieth is left, of no tensor more than its sums make, and of a row in each at most (sound engines: none to four of 64) */
+    const bool of_sums = c->n_left == 0 && c->n_rows_left <= c->n_through && c->remains < c->finest_remains - TWENTIETH;
+    if (c->numerics->u_mix > 0x1p-24) repeats = c->n_plain > 0 ? 2 * c->n_plain_needed > c->n_plain : of_sums;
     if (fd_case_rows_refute(c)) return false;
     return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
            repeats && !has_another_table(c);
