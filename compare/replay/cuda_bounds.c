@@ -16,6 +16,9 @@ const fd_numerics_class *fd_cuda_class_of_bounds(const fd_replay *replay, const 
     if (!fd_cuda_computes(replay, node) || recorded) return class_;
     *own = *class_;
     own->u_acc_f16 = own->u_mix = UF16;
+    /* cuBLAS leaves some shapes in binary32, which their result would tell */
+    const bool product = fd_dot_is_product(node->op) && replay->o.graph->weights[node->weight[0]].dtype == FD_F32;
+    if (product) own->u_in = 2 * UF16;
     return own;
 }
 
