@@ -93,8 +93,9 @@ static void take_along(double *x, const double *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] -= by * y[i];
 }
 
-/* More than roundings of binary32 leave. */
-#define LEAST_CHANGE 1e-4
+/* More than roundings of binary32 leave; and of K and V in 16 bits, whose class the engine's may be. */
+#define LEAST_CHANGE    1e-4
+#define LEAST_OF_OTHERS 1e-2
 
 /* Nearer than this to the right ones, in norms, other rows' values are not: roundings of 16 bits are. */
 #define AS_RIGHT 0x1p-6
@@ -118,7 +119,7 @@ static bool are_own_values(const attended *a, const some_heads *s) {
         const float *c = a->out->candidate + head_at(a, s, i) * dim;
         for (int64_t d = 0; d < dim; d++) all += (double)c[d] * (double)c[d];
     }
-    own |= !(product(s->left, s->left, s->n * dim) > LEAST_CHANGE * LEAST_CHANGE * all);
+    own |= !(product(s->left, s->left, s->n * dim) > LEAST_OF_OTHERS * LEAST_OF_OTHERS * all);
     int64_t first, end;
     fd_hypothesis_fitted_rows(a->h, a->out->pos0 + s->from, a->n_kv, &first, &end);
     for (int64_t key = 0; key < a->n_kv && !own; key++) {

@@ -52,23 +52,25 @@ typedef struct search {
     fd_class_case cases[FD_MOST_CLASSES];             /* owned, until they are taken */
     int32_t n;
     int32_t last;   /* that was looked at */
+    bool mixed;     /* attention's result was recorded */
     bool explained; /* by a class that leaves nothing: the others have room alone */
     fd_class_cases *found;
 } search;
 
 /* A class that repeats flash attention's sums, where the trace shows that there are none, or where attention's result was not recorded and all
- * that is near them has room for a bug: of CUDA's the products say which it is. */
+ * that is near them has room for a bug: of CUDA's the products may say that it is the engine's. */
 static bool cannot_show_sums(const fd_numerics_class *c, bool shown, bool mixed) {
     return c->replays_inputs && c->u_mix > 0 && (shown || (!mixed && !c->cuda_kernels));
 }
 
 /* Those that exist whatever the values are: the trace's form may exclude some. */
 static void list_classes(search *s) {
-    const bool shown = fd_shows_attention(s->o), mixed = has_any(s->o, FD_OP_ATTN_MIX);
+    const bool shown = fd_shows_attention(s->o);
+    s->mixed = has_any(s->o, FD_OP_ATTN_MIX);
     for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
-        if ((class_->fused_attention && shown) || cannot_show_sums(class_, shown, mixed)) continue;
+        if ((class_->fused_attention && shown) || cannot_show_sums(class_, shown, s->mixed)) continue;
         /* sums of V in 16 bits are flash attention's, which hands out neither; or cuBLAS's */
         if (shown && class_->u_mix > 0 && (!class_->fast_math || class_->cuda_kernels)) continue;
         if (!fd_class_is_another(class_, s->o->graph)) continue;
@@ -168,6 +170,21 @@ fd_code fd_class_case_complete(const fd_attribution_options *options, fd_class_c
     return FD_OK;
 }
 
+/* Half as much is left, for a logarithm. */
+#define HALF 0.7
+
+/* Such a class, where products of another engine leave hardly more: what its sums have room for may be that one's bug. */
+static bool has_room_alone(const search *s, const fd_class_case *own) {
+    bool other = false;
+    if (s->mixed || !own->numerics->cuda_kernels || !(own->numerics->u_mix > 0x1p-24)) return false;
+    for (int32_t i = 0; i < s->found->n; i++) {
+        const fd_class_case *c = &s->found->at[i];
+        const bool repeats = !c->numerics->cuda_kernels && c->numerics->replays_inputs;
+        other |= repeats && fd_class_leaves_nothing(c->numerics) && c->remains < own->remains + HALF;
+    }
+    return other;
+}
+
 /* fd_jobs.take: false when no coarser class is worth trying. */
 static bool take_case(void *user, int32_t i) {
     search *s = user;
@@ -180,6 +197,7 @@ static bool take_case(void *user, int32_t i) {
         if (storage.digits > c->storage.digits) c->storage = storage;
         return true;
     }
+    if (has_room_alone(s, &s->cases[i])) return true;
     const fd_class_case *own = &c->at[c->n];
     c->at[c->n] = s->cases[i];
     s->cases[i].rows = NULL;

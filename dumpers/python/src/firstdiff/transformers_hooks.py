@@ -44,7 +44,7 @@ class _Hooks:
         if wrong is not None:
             self._rows.own = []
             self._fail(wrong)
-        elif self._rows.own:  # not where all that is fed is padding
+        elif ids is not None and self._rows.own:  # not where all that is fed is padding
             self._trace.step(ids[self._rows.row, self._rows.own].tolist())
 
     def before(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
