@@ -94,16 +94,14 @@ static fd_code try_last_of_step(fd_trial *t, int32_t pos, int32_t from, fd_error
 
 /* What departs in the first row that does is another position's: so may those after it be, as far away or the same one. */
 static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
-    fd_judged_rows j = fd_judged_rows_of(t);
-    int32_t row = j.first, first = 0, end = 0;
-    for (; row < j.n && end == 0; row++) {
-        fd_judged_rows one = j;
-        one.first = row;
-        one.n = row + 1;
-        fd_judged_columns(&one, &first, &end);
-    }
+    const fd_judged_rows j = fd_judged_rows_of(t);
+    const int32_t row = fd_judged_departing(t).first;
+    fd_judged_rows one = j;
+    int32_t first, end;
+    one.first = row;
+    one.n = row < j.n ? row + 1 : row;
+    fd_judged_columns(&one, &first, &end);
     if (end - first < FD_MIN_EVIDENCE && end - first < j.width) return FD_OK;
-    row--;
     const float *before = j.r->before ? j.r->before(j.r->user, j.node->id) : NULL;
     const int32_t from = row_that_stands(&j, before, row, first, end);
     if (from == row) return FD_OK;

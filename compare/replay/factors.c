@@ -24,13 +24,18 @@ bool fd_replay_is_nearer(const double *candidate, const double *rounded, const d
     return n_rounded > n_best;
 }
 
+fd_code fd_replay_run_as(fd_replay *replay, const fd_numerics_class *own, fd_op_args args, fd_error *err) {
+    const fd_numerics_class *given = replay->o.numerics;
+    replay->o.numerics = own;
+    const fd_code code = fd_replay_run_f64(replay, args, err);
+    replay->o.numerics = given;
+    return code;
+}
+
 /* Rows that are nearer with factors of `own` take the place of those in replay->y. */
 static fd_code try_factors(fd_replay *replay, const fd_numerics_class *own, fd_op_args args, int64_t stride,
                            fd_error *err) {
-    const fd_numerics_class *given = replay->o.numerics;
-    replay->o.numerics = own;
-    fd_code code = fd_replay_run_f64(replay, args, err);
-    replay->o.numerics = given;
+    const fd_code code = fd_replay_run_as(replay, own, args, err);
     const double *rounded = args.out;
     for (int32_t r = 0; r < replay->n_pos && code == FD_OK; r++) {
         const int64_t at = r * stride;
@@ -48,14 +53,10 @@ static void round_to_tf32(fd_numerics_class *own, bool cuts) {
 }
 
 fd_code fd_replay_run_tf32(fd_replay *replay, fd_op_args args, bool cuts, fd_error *err) {
-    const fd_numerics_class *given = replay->o.numerics;
-    fd_numerics_class own = *given;
+    fd_numerics_class own = *replay->o.numerics;
     own.cuda_kernels = false;
     round_to_tf32(&own, cuts);
-    replay->o.numerics = &own;
-    const fd_code code = fd_replay_run_f64(replay, args, err);
-    replay->o.numerics = given;
-    return code;
+    return fd_replay_run_as(replay, &own, args, err);
 }
 
 /* Rounded to TF32, and cut off where `cuts`. */

@@ -17,6 +17,9 @@ fd_code fd_replay_choose_factors(fd_replay *replay, const fd_node *node, fd_op_a
  * taken. */
 fd_code fd_replay_choose_kernel(fd_replay *replay, const fd_node *node, fd_op_args args, fd_error *err);
 
+/* The op as an engine of another class computes it. */
+fd_code fd_replay_run_as(fd_replay *replay, const fd_numerics_class *own, fd_op_args args, fd_error *err);
+
 /* The op with both factors of products in TF32, rounded, or cut off where `cuts`. */
 fd_code fd_replay_run_tf32(fd_replay *replay, fd_op_args args, bool cuts, fd_error *err);
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/replay/factors.h"
+
 static bool is_attention(const fd_node *node) {
     return node->op == FD_OP_ATTN_SCORES || node->op == FD_OP_ATTN_MIX;
 }
@@ -17,14 +19,6 @@ static bool is_of_several(const fd_replay *replay, int64_t r) {
     return fd_trace_rows_of_call(replay->o.trace, replay->pos0 + (int32_t)(r % replay->n_pos)) > 1;
 }
 
-static fd_code run_as(fd_replay *replay, const fd_numerics_class *own, const fd_op_args *args, fd_error *err) {
-    const fd_numerics_class *given = replay->o.numerics;
-    replay->o.numerics = own;
-    fd_code code = fd_replay_run_f64(replay, *args, err);
-    replay->o.numerics = given;
-    return code;
-}
-
 fd_code fd_several_rows_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     const int64_t stride = fd_node_row_stride(args.node, replay->n_kv);
     fd_numerics_class rounded = *replay->o.numerics, plain = rounded;
@@ -33,7 +27,7 @@ fd_code fd_several_rows_run(fd_replay *replay, fd_op_args args, fd_error *err) {
     plain.replays_inputs = false;
     plain.u_factor = 0;
     for (int32_t r = 0; r < args.n_pos; r++) n_single += !is_of_several(replay, r);
-    if (n_single > 0) FD_TRY(run_as(replay, &plain, &args, err));
+    if (n_single > 0) FD_TRY(fd_replay_run_as(replay, &plain, args, err));
     if (n_single == args.n_pos) return FD_OK;
     fd_op_args several = args;
     double *y = NULL, *cache = NULL;
@@ -48,7 +42,7 @@ fd_code fd_several_rows_run(fd_replay *replay, fd_op_args args, fd_error *err) {
         several.out = y = malloc(sizeof *y * (size_t)(args.n_pos * stride));
         if (!y) code = fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args.node->name);
     }
-    if (code == FD_OK) code = run_as(replay, &rounded, &several, err);
+    if (code == FD_OK) code = fd_replay_run_as(replay, &rounded, several, err);
     for (int32_t r = 0; r < args.n_pos && code == FD_OK && y; r++)
         if (is_of_several(replay, r))
             memcpy((double *)args.out + r * stride, y + r * stride, sizeof *y * (size_t)stride);
