@@ -13,7 +13,7 @@
 
 enum { F16_DIGITS = 11, BF16_DIGITS = 8 };
 
-/* Of an engine that rounds all the way, two in three logits are farther away. */
+/* Of an engine that rounds all the way, two in three logits are others, and half of a layer's outputs. */
 #define NEARLY_ALL 0.95
 
 static int64_t slot_of(const fd_evidence *e, int32_t node, int32_t pos) {
@@ -53,9 +53,12 @@ fd_code fd_evidence_open(const fd_graph *graph, const fd_trace *trace, int32_t n
     out->stored = calloc(n, sizeof *out->stored);
     out->n_way = calloc(n, sizeof *out->n_way);
     out->through_attention = calloc(n, sizeof *out->through_attention);
+    out->n_value = calloc(n, sizeof *out->n_value);
+    out->n_rounded = calloc(n, sizeof *out->n_rounded);
     out->kind = fd_fault_kinds(graph);
     bool *counted = malloc(n * sizeof *counted);
-    bool ok = out->wide && out->seen && out->stored && out->n_way && out->through_attention && out->kind && counted;
+    bool ok = out->wide && out->seen && out->stored && out->n_way && out->through_attention && out->n_value &&
+              out->n_rounded && out->kind && counted;
     if (ok) find_through_attention(out);
     for (size_t i = 0; ok && i < n; i++) {
         if (!fd_trace_has_data(trace, graph->nodes[i].name)) continue;
@@ -72,6 +75,8 @@ void fd_evidence_close(fd_evidence *e) {
     free(e->stored);
     free(e->n_way);
     free(e->through_attention);
+    free(e->n_value);
+    free(e->n_rounded);
     free(e->kind);
     *e = (fd_evidence){0};
 }
@@ -125,13 +130,19 @@ bool fd_evidence_shows_f16_sums(const fd_evidence *e) {
     return e->n_mix_f16 > 0 && 2 * e->n_mix_f16 >= e->n_mix;
 }
 
-/* Does the finest class give them, but for one rounding? */
-static void note_logits(fd_evidence *e, const fd_attribution_row *row) {
-    if (row->node->id != e->graph->n_node - 1) return;
-    double u = e->wide[2 * row->node->id] ? 0x1p-24 : e->wide[2 * row->node->id + 1] ? 0x1p-11 : 0x1p-8;
-    e->n_logit += row->stride;
+static double nearest(double x, int digits) {
+    int exponent;
+    frexp(x, &exponent);
+    return ldexp(rint(ldexp(x, digits - exponent)), exponent - digits);
+}
+
+/* Does the finest class give them, but for one rounding? A last bit of binary32 brings few of them to the other side of a step. */
+static void note_rounded(fd_evidence *e, const fd_attribution_row *row) {
+    const int32_t node = row->node->id;
+    const int digits = e->wide[2 * node + 1] ? F16_DIGITS : BF16_DIGITS;
+    e->n_value[node] += row->stride;
     for (int64_t i = 0; i < row->stride; i++)
-        e->n_logit_near += fabs(row->candidate[i] - row->replayed[i]) <= u * fabs(row->candidate[i]);
+        e->n_rounded[node] += row->candidate[i] == nearest(row->replayed[i], digits);
 }
 
 /* A bug's: it is beyond every class, and says nothing of any. */
@@ -157,7 +168,7 @@ void fd_evidence_add(void *user, const fd_attribution_row *row) {
     if (has_nan(row) || is_zeros_of_zeros(row)) return;
     if (!e->finest) note_storage(e, row);
     if (!e->finest) note_sums(e, row);
-    if (!e->finest) note_logits(e, row);
+    if (!e->finest) note_rounded(e, row);
     for (int64_t i = 0; i < row->stride; i++) {
         double z = c->values_alone ? 0 : fd_bound_z(row->candidate[i], row->replayed[i], row->tau[i]);
         if (!(z <= (double)seen.z)) seen.z = (float)z;
@@ -257,8 +268,21 @@ bool fd_evidence_products_are_wide(const fd_evidence *e, const fd_numerics_class
     return n > 1;
 }
 
-bool fd_evidence_is_one_rounding(const fd_evidence *e) {
-    for (int32_t i = 0; i < e->graph->n_node - 1; i++)
-        if (e->seen[i]) return false;
-    return e->n_logit > 0 && (double)e->n_logit_near >= NEARLY_ALL * (double)e->n_logit;
+/* Of the rows that are kept of a node binary32 explains all. */
+static bool is_of_binary32(const fd_evidence *e, int32_t node) {
+    for (int32_t p = 0; p < e->n_slot; p++)
+        if (!(e->finest[(int64_t)node * e->n_slot + p].z <= 1)) return false;
+    return true;
+}
+
+int32_t fd_evidence_n_one_rounding(const fd_evidence *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (!e->seen[i] || is_copy(&e->graph->nodes[i])) continue;
+        const bool wide = e->wide[2 * i] && e->wide[2 * i + 1];
+        const bool once = !wide && (double)e->n_rounded[i] >= NEARLY_ALL * (double)e->n_value[i];
+        if (!once && !(wide && is_of_binary32(e, i))) return 0;
+        n += once && e->n_way[i] >= FD_LONG_SPAN;
+    }
+    return n;
 }

@@ -37,8 +37,8 @@ typedef struct fd_evidence {
     bool *seen;               /* [n_node] values were seen; owned */
     bool *stored;             /* [n_node] values of 32 or 64 bits were seen; owned */
     int32_t n_mix, n_mix_f16; /* heads of attention's output in binary32; of those, sums of binary16 (f16_sums.h) */
-    int64_t n_logit,
-        n_logit_near; /* elements of logits; of those, within one rounding to 16 bits of what the finest class gives */
+    int64_t *n_value,
+        *n_rounded; /* [n_node] elements; of those, what the finest class gives, rounded once to 16 bits; owned */
     bool *
         through_attention; /* [n_node] unrecorded tensors of attention are on the way, and their rounding in it; owned */
     int32_t *n_way;        /* [n_node] unrecorded tensors that a recorded one is computed through; owned */
@@ -141,8 +141,9 @@ bool fd_evidence_products_are_wide(const fd_evidence *evidence, const fd_numeric
  * then, or another class. */
 bool fd_evidence_shapes_disagree(const fd_evidence *evidence, const fd_class_case *c);
 
-/* Logits alone were seen, and they are what binary32 gives, rounded to 16 bits at the end. */
-bool fd_evidence_is_one_rounding(const fd_evidence *evidence);
+/* Tensors behind a layer or more of unrecorded ones that are what binary32 gives, rounded to 16 bits at the end; 0 where another tensor is
+ * neither that nor binary32's. */
+int32_t fd_evidence_n_one_rounding(const fd_evidence *evidence);
 
 /* Most values are too wide for an engine that keeps its tensors in the class's type. */
 bool fd_storage_refutes(const fd_storage *storage);

@@ -177,6 +177,13 @@ static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
                               fd_evidence_other_kernel(evidence, &c->at[i], &c->at[best]));
 }
 
+/* Layers that round nothing but what they hand on are no engine's that rounds more than binary32. */
+static void refute_all_but_finest(fd_class_cases *c) {
+    for (int32_t i = 1; i < c->n; i++) c->refuted[i] = true;
+    for (int32_t i = 1; i < c->n; i++) c->by_tighter_alone[i] = false;
+    c->n_untried = 0;
+}
+
 fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_class **out,
                        fd_class_evidence *evidence, fd_error *err) {
     fd_evidence seen;
@@ -188,7 +195,8 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
     if (code == FD_OK) fd_refute_by_others(&seen, &c);
     if (code == FD_OK) note_other_kernels(&seen, &c);
     const bool f16_sums = code == FD_OK && fd_evidence_shows_f16_sums(&seen);
-    bool one_rounding = code == FD_OK && fd_evidence_is_one_rounding(&seen);
+    const int32_t n_one_rounding = code == FD_OK ? fd_evidence_n_one_rounding(&seen) : 0;
+    if (n_one_rounding > 1) refute_all_but_finest(&c);
     for (int32_t i = 0; i < c.n && code == FD_OK; i++)
         doubtful[i] = fd_evidence_cache_speaks_against(&seen, &c.at[i]) || fd_case_is_for_mix_alone(&seen, &c, i) ||
                       (fd_case_is_for_sums_alone(&c.at[i]) && !f16_sums);
@@ -200,7 +208,7 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
             fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
         evidence->undecided =
             !(is_decided(&c, chosen, least) || (f16_sums && fd_case_is_for_sums_alone(&c.at[chosen]))) ||
-            doubtful[chosen] || too_large || (one_rounding && chosen > 0);
+            doubtful[chosen] || too_large || (n_one_rounding > 0 && chosen > 0);
         evidence->one_tensor = c.at[chosen].n_judged <= 1;
         note_rivals(&c, chosen, evidence);
         code = describe(options, &c, chosen, least, evidence, err);

@@ -230,6 +230,24 @@ Test(evidence, a_class_that_only_has_room_is_not_decided) {
     close_model(&b);
 }
 
+static void rounded_to_bf16(const fd_op_args *args) {
+    run_clean(args);
+    fd_round_row(FD_EMULATE_BF16, args->out, args->out, args->n_pos * args->node->shape[0]);
+}
+
+/* Between layers: an engine of bfloat16 rounds within them, too. */
+Test(evidence, a_stream_that_is_rounded_between_layers_of_binary32_is_no_16_bit_engine) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*l_out,logits"};
+        fd_verdict v = judge(b.graph, b.ref, record(spoiled_everywhere(&b, "l_out", rounded_to_bf16), how), NULL);
+        expect_at(&v, "blk.0.l_out", models[m]);
+        cr_expect_str_eq(v.replay.numerics, "f32", "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        close_model(&b);
+    }
+}
+
 /* Asked of every tensor once: through twenty layers there are a million ways. */
 Test(evidence, attention_is_on_the_way_where_its_tensors_were_not_recorded) {
     static const struct {
