@@ -144,6 +144,7 @@ static void report_noise(fd_comparison *c, const fd_attribution *cand) {
         snprintf(r.node, sizeof r.node, "%s", was->node);
         fd_verdict_note(v, r);
         v->next[0] = '\0';
+        v->first_bits = *was;
     }
     v->divergence = (fd_divergence){0};
     if (cand->n_inconclusive) add_inconclusive(c, &cand->inconclusive);

@@ -49,6 +49,7 @@ typedef enum fd_remark_kind {
     FD_NOTE_REFERENCE_DEPARTS,
     FD_NOTE_TENSORS_OF_16_BITS, /* node: the class given; other: the one that the values show */
     FD_NOTE_READS_UNROUNDED,    /* node */
+    FD_NOTE_FAR_OFF,            /* n: rows that are, of so many; text: globs to record */
     FD_NOTE_NAME_ENDS,          /* node; n: step, position */
     FD_NOTE_BASELINE_NOT_SEEN,
     FD_NOTE_RERUN_AGREES,

@@ -242,11 +242,12 @@ typedef struct fd_verdict {
     fd_misrecorded dump; /* of the candidate; what is in it was taken for not recorded */
     fd_verdict_diagnosis diagnosis;
     fd_moved moved;
-    fd_baseline baseline; /* the earlier verdict's, when moved says so */
-    fd_verdict_map map;   /* n_node 0: nothing was replayed */
-    fd_measures measures; /* likewise */
-    char saved_as[64];    /* what the dump calls the tensor that diverges; "" as the model does, or no dump */
-    char next[1024];      /* a command worth running next (report/next.h); "" none */
+    fd_baseline baseline;     /* the earlier verdict's, when moved says so */
+    fd_verdict_map map;       /* n_node 0: nothing was replayed */
+    fd_measures measures;     /* likewise */
+    char saved_as[64];        /* what the dump calls the tensor that diverges; "" as the model does, or no dump */
+    fd_divergence first_bits; /* where replay introduced nothing: the first that differ */
+    char next[1024];          /* a command worth running next (report/next.h); "" none */
 } fd_verdict;
 
 void fd_verdict_free(fd_verdict *verdict); /* frees what it owns, not the struct */

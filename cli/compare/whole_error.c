@@ -25,6 +25,13 @@
  * attention's branch times 1.05 in one layer of two, 4.9. */
 #define MOST_IN_MIDDLE 3.0
 
+/* Errors of a quarter of a row and more, seven times what three of four rows of an emulated engine have, in three of four rows: no choice of
+ * experts is another in so many, and caches and products of 4 bits leave less. Fewer rows may all have other experts. */
+#define FAR_OFF      0.0625
+#define FAR_MORE     50.0
+#define MOST_OF_ROWS 0.75
+enum { FEWEST_FAR_OFF = 12 };
+
 /* Of fewer rows one may have a large error by chance. Multiply-adds: a few seconds. */
 enum { FEWEST_ROWS = 4 };
 #define MOST_WORK 2e10
@@ -32,6 +39,7 @@ enum { FEWEST_ROWS = 4 };
 typedef struct sums {
     double of_candidate, of_emulated; /* Σ of squares of errors */
     double size;                      /* Σ of squares of the reference's */
+    int32_t pos;
 } sums;
 
 typedef struct rows {
@@ -53,11 +61,12 @@ static bool chooses_experts(const fd_graph *graph) {
 }
 
 /* An emulated cache has no blocks, nor a type that is not its class's. */
-static bool has_blocks_in_cache(const fd_trace *trace) {
+static bool has_another_cache(const fd_trace *trace, const fd_numerics_class *class_) {
     uint32_t k = FD_F32, v = FD_F32;
     fd_error none;
-    return fd_kv_types_parse(fd_trace_get_info(trace)->kv_type, &k, &v, &none) == FD_OK &&
-           (fd_kv_is_quantised(k) || fd_kv_is_quantised(v) || k == FD_BF16 || v == FD_BF16);
+    if (fd_kv_types_parse(fd_trace_get_info(trace)->kv_type, &k, &v, &none) != FD_OK) return false;
+    const bool of_bf16 = class_ && class_->u_out > 0x1p-11; /* all its tensors are */
+    return fd_kv_is_quantised(k) || fd_kv_is_quantised(v) || (!of_bf16 && (k == FD_BF16 || v == FD_BF16));
 }
 
 /* What kernels keep to themselves is not recorded in either. */
@@ -77,7 +86,7 @@ static fd_code open_emulated(const fd_cli_pair *pair, const char *class_name, fd
 /* Adds nothing where a side has no such row, or a number is none. */
 static void add_row(const fd_cli_pair *pair, const fd_trace *emulated, int32_t pos, rows *r) {
     const int32_t n = pair->model->graph->hparams.n_vocab;
-    sums row = {0};
+    sums row = {.pos = pos};
     fd_error missing;
     if (fd_trace_read(pair->ref, r->in_reference, pos, r->reference, NULL, &missing) != FD_OK ||
         fd_trace_read(pair->cand, r->in_candidate, pos, r->candidate, NULL, &missing) != FD_OK ||
@@ -152,6 +161,52 @@ static void judge(const rows *r, bool experts, fd_verdict *verdict) {
     fd_verdict_late_reason(verdict, reason);
 }
 
+/* Of rows from `first` on; the first such row's position, -1: there are fewer. *n: how many. */
+static int32_t first_far_off(const rows *r, int32_t first, int32_t *n) {
+    const int32_t n_row = r->n - first;
+    int32_t found = -1;
+    *n = 0;
+    if (n_row < FEWEST_FAR_OFF) return -1;
+    for (int32_t i = 0; i < n_row; i++) r->ratio[i] = r->row[first + i].of_emulated / r->row[first + i].size;
+    qsort(r->ratio, (size_t)n_row, sizeof *r->ratio, fd_order_doubles);
+    const double usual = r->ratio[(int32_t)(MOST_OF_ROWS * n_row)];
+    for (int32_t i = first; i < r->n; i++) {
+        const double own = r->row[i].of_candidate / r->row[i].size;
+        if (!(own >= FAR_OFF) || !(own >= FAR_MORE * usual)) continue;
+        if ((*n)++ == 0) found = r->row[i].pos;
+    }
+    return *n >= MOST_OF_ROWS * n_row ? found : -1;
+}
+
+/* Nothing before the logits was recorded, and all that stands against a verdict is that bounds have room for anything. */
+static bool is_of_logits_alone(const fd_verdict *verdict) {
+    bool yes = verdict->status == FD_INCOMPLETE && strcmp(verdict->first_bits.node, "logits") == 0;
+    for (int32_t i = 0; i < verdict->reasons.n && i < FD_MAX_REMARKS; i++) {
+        const fd_remark_kind kind = verdict->reasons.items[i].kind;
+        yes &= kind == FD_REASON_SPAN_INCONCLUSIVE || kind == FD_REASON_LARGE_ERRORS;
+    }
+    return yes;
+}
+
+static void judge_far_off(const fd_trace *cand, const rows *r, fd_verdict *verdict) {
+    int32_t n, n_row = r->n, pos = first_far_off(r, 0, &n);
+    if (pos < 0) n_row -= r->n_first, pos = first_far_off(r, r->n_first, &n);
+    if (pos < 0) return;
+    fd_remark note = {FD_NOTE_FAR_OFF, .n = {n, n_row}};
+    snprintf(note.text, sizeof note.text, "%s", verdict->reasons.items[0].text);
+    verdict->divergence = verdict->first_bits;
+    if (pos != verdict->divergence.pos) {
+        const int32_t step = fd_trace_step_of(cand, pos);
+        verdict->divergence.pos = pos;
+        verdict->divergence.step = step;
+        verdict->divergence.step_kind = fd_trace_steps(cand)[step].kind;
+        verdict->divergence.has_values = false; /* they are those of the first bits */
+    }
+    verdict->reasons.n = 0;
+    verdict->status = FD_DIVERGED;
+    fd_verdict_note(verdict, note);
+}
+
 static fd_code check_logits(const fd_cli_pair *pair, const fd_trace *emulated, fd_verdict *verdict, fd_error *err) {
     const int32_t n_pos = fd_trace_n_pos(pair->cand), n_vocab = pair->model->graph->hparams.n_vocab,
                   n_first = fd_trace_steps(pair->cand)[0].n_pos;
@@ -167,7 +222,8 @@ static fd_code check_logits(const fd_cli_pair *pair, const fd_trace *emulated, f
         add_row(pair, emulated, p, &r);
         if (p + 1 == n_first) r.n_first = r.n;
     }
-    if (room) judge(&r, chooses_experts(pair->model->graph), verdict);
+    if (room && verdict->status == FD_NOISE) judge(&r, chooses_experts(pair->model->graph), verdict);
+    if (room && is_of_logits_alone(verdict)) judge_far_off(pair->cand, &r, verdict);
     free(r.row);
     free(r.ratio);
     free(r.reference);
@@ -200,17 +256,18 @@ static fd_code check_ops(const fd_cli_pair *pair, const fd_trace *emulated, fd_v
 
 fd_code fd_cli_check_whole_error(const fd_cli_pair *pair, fd_verdict *verdict, fd_error *err) {
     const int32_t n_pos = fd_trace_n_pos(pair->cand);
+    const fd_numerics_class *class_ = fd_numerics_class_find(verdict->replay.numerics);
     fd_cli_exec exec;
     fd_trace *emulated = NULL;
     bool known;
-    if (verdict->status != FD_NOISE || verdict->replay.of_reference || fd_cli_peers() ||
-        has_blocks_in_cache(pair->cand) || !(fd_graph_n_parameter(pair->model->graph) * n_pos <= MOST_WORK) ||
+    if ((verdict->status != FD_NOISE && !is_of_logits_alone(verdict)) || verdict->replay.of_reference ||
+        fd_cli_peers() || has_another_cache(pair->cand, class_) ||
+        !(fd_graph_n_parameter(pair->model->graph) * n_pos <= MOST_WORK) ||
         strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 || !fd_trace_has_data(pair->ref, "logits") ||
         !fd_trace_has_data(pair->cand, "logits") || fd_trace_n_pos(pair->ref) < n_pos)
         return FD_OK;
     FD_TRY(open_emulated(pair, verdict->replay.numerics, &exec, &known, err));
     if (!known) return FD_OK;
-    const fd_numerics_class *class_ = fd_numerics_class_find(verdict->replay.numerics);
     fd_code code = record_emulated(pair, &exec, !class_ || !rounds_to_16_bits(class_), &emulated, err);
     if (code == FD_OK) code = check_logits(pair, emulated, verdict, err);
     if (code == FD_OK) code = check_ops(pair, emulated, verdict, err);

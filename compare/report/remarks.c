@@ -146,6 +146,12 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
             "token",
             role, a, b);
         break;
+    case FD_NOTE_FAR_OFF:
+        SAY("the logits of %lld of %lld rows are off by a quarter of their size or more, and those of an engine that "
+            "rounds as %s by less than a "
+            "seventh of that; which op it was, bounds from logits alone do not tell: record '%s'",
+            a, b, v->replay.numerics, r->text);
+        break;
     case FD_NOTE_FIRST_BITS: SAY("the first bits differ at %s, step %lld, position %lld", r->node, a, b); break;
     case FD_NOTE_NO_ELEMENTS:
         SAY("replay needs the candidate's elements, and %.150s holds none (record it with --level full)", r->text);
