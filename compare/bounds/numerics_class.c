@@ -36,8 +36,12 @@ const fd_numerics_class *fd_class_unfused(const fd_numerics_class *c) {
     return fd_numerics_class_find(name);
 }
 
+bool fd_class_has_room_in_mix(const fd_numerics_class *c) {
+    return c->u_mix > U32 && !c->sums_in_turn;
+}
+
 bool fd_class_sums_in_16_bits(const fd_numerics_class *c) {
-    return c->u_acc > U32 || c->u_acc_f16 > U32 || c->u_mix > U32;
+    return c->u_acc > U32 || c->u_acc_f16 > U32 || fd_class_has_room_in_mix(c);
 }
 
 bool fd_class_repeats_cache(const fd_numerics_class *c) {

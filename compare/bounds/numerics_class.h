@@ -29,11 +29,13 @@ typedef struct fd_numerics_class {
     double tiny_in;      /* spacing of the subnormals of those factors' type */
     double u_acc;        /* each addition of a dot product */
     double u_mix;        /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
-    double u_op;         /* each operation of the other ops */
-    double u_out;        /* every stored result */
-    double tiny_out;     /* spacing of its type's subnormals, or what an engine flushes to 0 */
-    double u_kv;         /* rows of the K/V cache */
-    double u_acc_f16;    /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
+    bool
+        sums_in_turn; /* and a replay repeats them, key after key (replay/flash_sums.h); only bounds have room for them */
+    double u_op;      /* each operation of the other ops */
+    double u_out;     /* every stored result */
+    double tiny_out;  /* spacing of its type's subnormals, or what an engine flushes to 0 */
+    double u_kv;      /* rows of the K/V cache */
+    double u_acc_f16; /* each addition of a product with binary16 weights, where it is coarser than u_acc; else 0 */
     bool
         either; /* each product with a weight rounds its factors by u_in, or not at all: values tell (replay/factors.h) */
     bool all_products; /* u_factor is true of logits and routers, too */
@@ -54,6 +56,8 @@ typedef struct fd_numerics_class {
 
 /* Rows of an unrecorded cache are rounded to binary16 by the replay itself, because nothing else is done to them. */
 bool fd_class_repeats_cache(const fd_numerics_class *class_);
+/* Its weighted sum of V is kept in 16 bits in an order that no replay repeats: there is room for a bug in it. */
+bool fd_class_has_room_in_mix(const fd_numerics_class *class_);
 
 /* Sums of products live in 16 bits: then results that no op rounds have 16-bit values. */
 bool fd_class_sums_in_16_bits(const fd_numerics_class *class_);

@@ -95,6 +95,7 @@ static const fd_numerics_class table[] = {
     {.name = "ggml-cpu-fa",
      .summary = "ggml-cpu with flash attention: sums of V in binary16",
      GGML_CPU,
+     .sums_in_turn = true,
      .u_mix = UF16,
      .u_kv = UF16},
     {.name = "ggml-cuda-fa",

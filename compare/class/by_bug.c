@@ -25,7 +25,7 @@ static bool is_tight(const fd_numerics_class *class_, const fd_graph *graph) {
  * as its CPU's: they are asked where fast math was seen. */
 static bool may_be_it(const fd_numerics_class *class_, const fd_graph *graph, const fd_numerics_class *inferred) {
     const bool is_near = !class_->cuda_kernels || inferred->fast_math;
-    return class_ != inferred && is_tight(class_, graph) && is_near && !(class_->u_mix > 0x1p-24);
+    return class_ != inferred && is_tight(class_, graph) && is_near && !fd_class_has_room_in_mix(class_);
 }
 
 static void take(fd_attribution_options *options, const fd_class_attempt *a, fd_class_evidence *evidence) {
@@ -257,7 +257,8 @@ fd_code fd_refute_class_by_bug(fd_attribution_options *options, const fd_attribu
     const bool is_one = is_tight(inferred, options->graph);
     if (inferred->exact || inferred->u_out < 0x1p-24 || inferred->u_out > 0x1p-24) return FD_OK;
     if (is_one) FD_TRY(explain_inferred(options, judged, evidence->undecided, &own, err));
-    const bool room_alone = evidence->undecided && inferred->u_mix > 0x1p-24; /* it may be a bug's all the same */
+    const bool room_alone =
+        evidence->undecided && fd_class_has_room_in_mix(inferred); /* it may be a bug's all the same */
     const bool nothing = is_one && own.first.finding == FD_FOUND_NOTHING && !room_alone;
     const bool near = own.near.hypothesis.guess != FD_GUESS_NONE, doubtful = own.named && near;
     const bool says_all = own.named && own.all && !own.fitted;

@@ -253,7 +253,8 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     const fd_graph *graph = options->graph;
     search s = {.uses_room = of->uses_room};
     out->named = false;
-    const bool steps = repeats_steps(options->numerics), in_sums_alone = steps && options->numerics->u_mix > 0x1p-24;
+    const bool steps = repeats_steps(options->numerics),
+               in_sums_alone = steps && fd_class_has_room_in_mix(options->numerics);
     bool any_room = in_sums_alone || !steps;
     for (int32_t i = 0; i < graph->n_node; i++) any_room |= of->uses_room[i];
     if (!has_room(options->numerics) || of->found || !any_room) return FD_OK;

@@ -239,6 +239,7 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *e, const fd_class_case 
         n_wide += e->wide[2 * i + bf16];
     }
     const bool of_binary32 = c->numerics->u_out <= 0x1p-24; /* else its values show it */
+    if (c->numerics->sums_in_turn && fd_case_leaves_nothing(c)) return false; /* its kernel reads the cache so */
     if (n == 0 && (!of_binary32 || fd_class_rounds_to_steps(c->numerics))) return false;
     return c->numerics->u_kv > 0x1p-24 && !c->rounds_products && (n == 0 || 2 * n_wide > n);
 }

@@ -43,7 +43,7 @@ bool fd_case_leaves_nothing(const fd_class_case *c) {
     /* of attention such a class has room for what binary32 leaves: products show it; where none was recorded with its inputs, that a
      * twentieth is left, of no tensor more than its sums make, and of a row in each at most (sound engines: none to four of 64) */
     const bool of_sums = c->n_left == 0 && c->n_rows_left <= c->n_through && c->remains < c->finest_remains - TWENTIETH;
-    if (c->numerics->u_mix > 0x1p-24) repeats = c->n_plain > 0 ? 2 * c->n_plain_needed > c->n_plain : of_sums;
+    if (fd_class_has_room_in_mix(c->numerics)) repeats = c->n_plain > 0 ? 2 * c->n_plain_needed > c->n_plain : of_sums;
     if (fd_case_rows_refute(c)) return false;
     return fd_class_leaves_nothing(c->numerics) && c->n_through > 0 && 2 * c->n_left <= c->n_through && few_fail &&
            repeats && !has_another_table(c);

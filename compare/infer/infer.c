@@ -42,7 +42,7 @@ static bool fits(const fd_class_cases *c, int32_t i, int32_t least) {
 
 /* Of most tensors both leave nothing. Of single rows one that has room for sums of 16 bits always leaves less. */
 static bool leaves_less(const fd_class_case *a, const fd_class_case *b) {
-    const bool by_room = a->numerics->u_mix > 0x1p-24 && !(b->numerics->u_mix > 0x1p-24);
+    const bool by_room = fd_class_has_room_in_mix(a->numerics) && !fd_class_has_room_in_mix(b->numerics);
     int32_t more = fd_case_unexplained(a) - fd_case_unexplained(b);
     if (more != 0) return more < 0;
     if (a->remains < b->remains - MUCH_LESS || b->remains < a->remains - MUCH_LESS) return a->remains < b->remains;

@@ -57,10 +57,9 @@ typedef struct search {
     fd_class_cases *found;
 } search;
 
-/* A class that repeats flash attention's sums, where the trace shows that there are none, or where attention's result was not recorded and all
- * that is near them has room for a bug: of CUDA's the products may say that it is the engine's. */
-static bool cannot_show_sums(const fd_numerics_class *c, bool shown, bool mixed) {
-    return c->replays_inputs && c->u_mix > 0 && (shown || (!mixed && !c->cuda_kernels));
+/* A class of flash attention, where the trace shows that there is none. */
+static bool cannot_show_sums(const fd_numerics_class *c, bool shown) {
+    return c->replays_inputs && c->u_mix > 0 && shown;
 }
 
 /* Those that exist whatever the values are: the trace's form may exclude some. */
@@ -70,7 +69,7 @@ static void list_classes(search *s) {
     for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
-        if ((class_->fused_attention && shown) || cannot_show_sums(class_, shown, s->mixed)) continue;
+        if ((class_->fused_attention && shown) || cannot_show_sums(class_, shown)) continue;
         /* sums of V in 16 bits are flash attention's, which hands out neither; or cuBLAS's */
         if (shown && class_->u_mix > 0 && (!class_->fast_math || class_->cuda_kernels)) continue;
         if (!fd_class_is_another(class_, s->o->graph)) continue;
@@ -228,7 +227,7 @@ fd_code fd_try_classes(const fd_attribution_options *options, fd_evidence *evide
 }
 
 bool fd_case_is_for_sums_alone(const fd_class_case *c) {
-    return c->numerics->replays_inputs && c->numerics->u_mix > 0x1p-24 && !c->rounds_products;
+    return c->numerics->replays_inputs && fd_class_has_room_in_mix(c->numerics) && !c->rounds_products;
 }
 
 static bool keeps_sums_in_16_bits(const fd_numerics_class *c) {

@@ -6,7 +6,7 @@
 
 bool fd_replay_is_flash_mix(const fd_replay *replay, const fd_node *node) {
     const fd_numerics_class *c = replay->o.numerics;
-    return node->op == FD_OP_ATTN_MIX && c->replays_inputs && c->u_mix > 0;
+    return node->op == FD_OP_ATTN_MIX && c->replays_inputs && c->u_mix > 0 && c->cuda_kernels;
 }
 
 /* e^(score − largest) is rounded, and comes to the sum, of which a sink may be most, in the end. So each head's weights are rounded where

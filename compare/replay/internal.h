@@ -63,7 +63,12 @@ fd_code fd_replay_round_copy(fd_dot_type type, const double *x, int64_t n, doubl
 /* The op in contract order, or in binary64 with its K/V inputs in blocks where the trace says so. */
 fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *out, fd_error *err);
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err);
-/* Flash attention's weighted sum, of a class that rounds its weights (flash_mix.c); and the op on inputs that are as it reads them. */
+/* Flash attention of a class whose sums of V are kept in binary16, key after key, in calls of few rows (flash_sums.c). */
+bool fd_replay_is_in_turn(const fd_replay *replay, const fd_node *node);
+fd_code fd_replay_run_in_turn(fd_replay *replay, fd_op_args args, fd_error *err);
+/* Such a class does not round this row of queries. */
+bool fd_replay_keeps_query(const fd_replay *replay, const fd_node *node, int64_t row);
+/* The same of a class that rounds its weights (flash_mix.c); and the op on inputs that are as it reads them. */
 bool fd_replay_is_flash_mix(const fd_replay *replay, const fd_node *node);
 fd_code fd_replay_run_flash_mix(fd_replay *replay, fd_op_args args, fd_error *err);
 fd_code fd_replay_run_as_given(fd_replay *replay, fd_op_args args, fd_error *err);

@@ -106,15 +106,16 @@ static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *row
 }
 
 /* In place; *rows is replaced by a copy of the caller's own. */
-static fd_code round_input(fd_dot_type type, const fd_op_args *args, const double **rows, double **copy, int64_t width,
-                           fd_error *err) {
+static fd_code round_input(const fd_replay *replay, fd_dot_type type, const fd_op_args *args, const double **rows,
+                           double **copy, int64_t width, fd_error *err) {
     int64_t n = args->n_pos * width;
     float *x;
     FD_TRY(narrow(*rows, n, &x, err));
     *copy = malloc(sizeof **copy * (size_t)(n ? n : 1));
     if (*copy) {
         fd_dot_round_input(type, args->graph, args->node, x, args->n_pos, width);
-        for (int64_t i = 0; i < n; i++) (*copy)[i] = (double)x[i];
+        for (int64_t i = 0; i < n; i++)
+            (*copy)[i] = fd_replay_keeps_query(replay, args->node, i / width) ? (*rows)[i] : (double)x[i];
         *rows = *copy;
     }
     free(x);
@@ -268,6 +269,7 @@ static bool rounds_product(const fd_replay *replay, const fd_op_args *args) {
 }
 
 fd_code fd_replay_run_f64(fd_replay *replay, fd_op_args args, fd_error *err) {
+    if (fd_replay_is_in_turn(replay, args.node)) return fd_replay_run_in_turn(replay, args, err);
     const bool flash = fd_replay_is_flash_mix(replay, args.node);
     return (flash ? fd_replay_run_flash_mix : fd_replay_run_as_given)(replay, args, err);
 }
@@ -284,7 +286,7 @@ fd_code fd_replay_run_as_given(fd_replay *replay, fd_op_args args, fd_error *err
     if (type != FD_DOT_AS_IS) {
         const double *rows = args.in[0];
         int64_t width = fd_node_row_stride(&replay->o.graph->nodes[node->input[0]], replay->n_kv);
-        FD_TRY(round_input(type, &args, &rows, &copy, width, err));
+        FD_TRY(round_input(replay, type, &args, &rows, &copy, width, err));
         args.in[0] = rows;
     }
     fd_code code = fd_replay_run_rounded(replay, args, err);

@@ -29,14 +29,30 @@ static void a_thousandth_more(const fd_op_args *args) {
     for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= 1.001f;
 }
 
-/* As a sum of V in binary16 that is divided at the end. */
-static void summed_in_f16(const fd_op_args *args) {
-    run_clean(args);
-    int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
-    for (int64_t i = 0; i < n; i++) {
-        float *y = (float *)args->out + i;
-        *y = fd_round_f16(*y * 1.37f) / 1.37f;
+/* As ggml's kernel for a CPU does it: key after key, e^(score − largest so far)·v is added to a sum in binary16, which a larger score scales
+ * down first, and the total divides it in the end. */
+static void sum_in_turn(const float *weights, const float *v, int32_t n, int32_t stride, int32_t dim, float *y) {
+    float most = 0;
+    for (int32_t i = 0; i < dim; i++) y[i] = 0;
+    for (int32_t t = 0; t < n; t++) {
+        const float old = most;
+        most = weights[t] > most ? weights[t] : most;
+        for (int32_t i = 0; i < dim; i++) {
+            if (most > old) y[i] = fd_round_f16(y[i] * (old / most));
+            y[i] = fd_round_f16(fmaf(v[t * stride + i], weights[t] / most, y[i]));
+        }
     }
+    for (int32_t i = 0; i < dim; i++) y[i] *= most;
+}
+
+static void summed_in_f16(const fd_op_args *args) {
+    const fd_node *node = args->node;
+    const int32_t n_head = node->shape[0], dim = node->shape[1],
+                  n_head_kv = args->graph->nodes[node->input[1]].shape[0];
+    for (int32_t i = 0; i < args->n_pos * n_head; i++)
+        sum_in_turn((const float *)args->in[0] + (int64_t)i * args->n_kv,
+                    (const float *)args->in[1] + i % n_head / (n_head / n_head_kv) * dim, args->pos0 + i / n_head + 1,
+                    n_head_kv * dim, dim, (float *)args->out + (int64_t)i * dim);
 }
 
 static void make_flash(fd_graph *graph) {
@@ -114,7 +130,7 @@ Test(attention_classes, sums_in_binary16_show_themselves_beside_weights_of_binar
         "*norm,*attn_[qkv],*rope,*cache_k,*attn_out,*proj,*inp,*gate,*up,*act,*down,*l_out,logits";
     bench b = open_arch("llama-dense");
     b.ref = record(b.graph, (recording){.tokens = small});
-    recording how = {.emulated = "f16kv", .numerics = "unknown", .tensors = tensors, .tokens = small};
+    recording how = {.emulated = "llama-cpu", .numerics = "unknown", .tensors = tensors, .tokens = small};
     fd_graph *graph = spoiled_everywhere(&b, "attn_out", summed_in_f16);
     fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
     cr_expect_str_eq(v.replay.numerics, "ggml-cpu-fa");
