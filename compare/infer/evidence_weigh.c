@@ -229,7 +229,7 @@ void fd_evidence_weigh(fd_class_case *c) {
         c->n_failed += left < 0 && !(z <= 1);
         bool other_errors = outside(c, i);
         bool too_large = other_errors && !fd_class_leaves_nothing(c->numerics);
-        bool beyond = vague || too_large || !(z <= (float)COMFORTABLE_Z);
+        bool beyond = vague || too_large || !(z <= (float)COMFORTABLE_Z) || (c->numerics->sums_in_turn && left > 1);
         c->n_judged++;
         c->n_beyond += beyond;
         c->n_outside += other_errors;
