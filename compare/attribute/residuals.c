@@ -88,6 +88,7 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     find_routed(graph, trace, out->routed);
     find_unsure(graph, numerics, trace, out->unsure);
     out->much = much_of(numerics, graph);
+    out->blocks = fd_class_makes_blocks(numerics, graph);
     return FD_OK;
 }
 
@@ -124,8 +125,15 @@ double fd_row_oddness(const fd_attribution_row *row) {
     return fd_row_left(row) / fmax(fmax(binary32_leaves(row), row->steps), row->sums);
 }
 
-/* Int8 blocks, all of them rounded another way, leave 2 % of a layer. */
+/* Int8 blocks, all of them rounded another way, leave 2 % of a layer; of layers one after the other that by the root of their number: of
+ * logits behind four, 4 %. */
 #define BEYOND_STEPS 0x1p-5
+
+static double beyond_steps(const fd_residuals *r, const fd_attribution_row *row) {
+    const int32_t first = r->graph->nodes[row->span_first].layer, last = row->node->layer,
+                  end = last < 0 ? r->graph->hparams.n_layer : last + 1, n_layer = end - (first < 0 ? 0 : first);
+    return BEYOND_STEPS * (r->blocks && n_layer > 1 ? sqrt(n_layer) : 1);
+}
 
 static void note_first(fd_node_finding *first, const fd_attribution_row *row, const fd_node_finding *finding) {
     if (first->finding != FD_FOUND_NOTHING) return;
@@ -141,7 +149,7 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     double oddness = fd_row_oddness(row);
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
     r->n_room[id] += fd_row_left(row) > binary32_leaves(row) ? 1 : -1;
-    bool far = !(oddness <= 1) && !(fd_row_left(row) <= BEYOND_STEPS);
+    bool far = !(oddness <= 1) && !(fd_row_left(row) <= beyond_steps(r, row));
     r->far[(int64_t)id * r->n_pos + row->pos] = far;
     if (oddness >= FD_RESIDUAL_LEAST) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_NOTED], row, finding);
     if (oddness <= 1) return true;

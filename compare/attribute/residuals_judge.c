@@ -178,7 +178,7 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         double p = (all.odd - of[i].odd + 1.0) / (all.n - of[i].n + 2.0);
         bool departs = chance(&of[i], p) + log(n_judged) < log(FD_RESIDUAL_CHANCE);
         bool all_rows = of[i].at_once && 2 * of[i].much_of_class > of[i].odd && clean_elsewhere(r, of, i);
-        bool by_much = 2 * of[i].beyond > of[i].odd || all_rows;
+        bool by_much = (2 * of[i].beyond > of[i].odd && !r->routed[i]) || all_rows;
         bool late = of[i].odd_late > 0 && odd_after_prompt(r, of, i);
         const fd_node_finding *first = &r->odd[i * FD_FIRST_COUNT], *odd = first + FD_FIRST_ODD;
         if (late) odd = first + FD_FIRST_LATE; /* an odd row before is a value that fell to the other side */
