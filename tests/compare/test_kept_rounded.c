@@ -79,7 +79,7 @@ Test(kept_rounded, products_kept_in_16_bits_everywhere_are_no_bug_and_in_one_lay
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &faulty, &err), &err);
         for (int32_t i = 0; i < faulty->n_node; i++)
-            if (ends_with(faulty->nodes[i].name, "attn_q") && (everywhere || faulty->nodes[i].layer == 2))
+            if (fd_ends_with(faulty->nodes[i].name, "attn_q") && (everywhere || faulty->nodes[i].layer == 2))
                 faulty->nodes[i].override = kept_in_bfloat16;
         fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .numerics = "unknown"});
         cr_expect_eq(v.status, everywhere ? FD_INCOMPLETE : FD_DIVERGED, "%d: %s", everywhere,
@@ -107,7 +107,7 @@ Test(kept_rounded, an_activation_from_a_table_in_16_bits_everywhere_is_no_bug_an
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &faulty, &err), &err);
         for (int32_t i = 0; i < faulty->n_node; i++)
-            if (ends_with(faulty->nodes[i].name, "ffn_act") && (everywhere || faulty->nodes[i].layer == 2))
+            if (fd_ends_with(faulty->nodes[i].name, "ffn_act") && (everywhere || faulty->nodes[i].layer == 2))
                 faulty->nodes[i].override = from_a_table;
         fd_verdict v = judged(&b, faulty, (recording){.emulated = "f32", .numerics = "unknown"});
         const fd_explanation *e = &v.diagnosis.explanation;
