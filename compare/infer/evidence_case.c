@@ -1,5 +1,4 @@
 /* What is said of a class by its own case. */
-#include "compare/bounds/dot_inputs.h"
 #include "compare/infer/evidence.h"
 
 /* A bug in every layer departs at one or two of a layer's ten tensors or more; a class that is too strict, at every

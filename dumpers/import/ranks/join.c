@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "dumpers/import/plan_internal.h"
 #include "dumpers/import/propose/propose.h"
 #include "dumpers/import/ranks/internal.h"
 
