@@ -57,3 +57,8 @@ void fd_text_one_line(const char *text, char *out, size_t size) {
     }
     if (size > 0) out[used] = '\0';
 }
+
+bool fd_ends_with(const char *text, const char *ending) {
+    const size_t n = strlen(text), m = strlen(ending);
+    return n >= m && strcmp(text + n - m, ending) == 0;
+}

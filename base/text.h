@@ -22,4 +22,6 @@ fd_character fd_text_next(const char *text, size_t size);
 /* Copies text with '?' for every character that is not shown, and for line feeds and tabs; cut at a character's end. */
 void fd_text_one_line(const char *text, char *out, size_t size);
 
+bool fd_ends_with(const char *text, const char *ending);
+
 #endif

@@ -18,7 +18,6 @@
 #include "compare/doubt_values.h"
 #include "compare/explain/forms.h"
 #include "compare/judge_side.h"
-#include "compare/measure/measure.h"
 #include "compare/measure/step_health.h"
 #include "compare/measure/token_texts.h"
 #include "compare/report/next.h"

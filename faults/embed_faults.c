@@ -47,10 +47,10 @@ FD_EDIT(scale_missing, node->scale = 1.0f)
 FD_EDIT(scale_twice, node->scale *= node->scale)
 
 /* A learned position, added to the embedding. */
-static void other_position(const fd_op_args *args, int32_t shift) {
+static void position_one_further(const fd_op_args *args) {
     const fd_weight *table = args->weight[0];
     for (int32_t p = 0; p < args->n_pos; p++) {
-        int64_t at = args->pos0 + p + shift;
+        int64_t at = args->pos0 + p + 1;
         float *row = at < table->n_row ? fd_fault_row(table, at) : NULL;
         for (int64_t i = 0; i < table->n_col; i++)
             ((float *)args->out)[p * table->n_col + i] =
@@ -58,7 +58,6 @@ static void other_position(const fd_op_args *args, int32_t shift) {
         free(row);
     }
 }
-FD_OVERRIDE(position_one_further, other_position(args, 1))
 
 #define POSITION(name, summary) .info = {name, "embedding", summary, "inp_pos", true}, .op = FD_OP_ADD_POSITION
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 /* r of one row. */

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 typedef float (*round_fn)(float x);

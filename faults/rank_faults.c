@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "numerics/contract.h"
-
 /* Row r of the product from input row x(r), rows [first, end) of the weight alone; plus n_bias biases. */
 static void product_rows(const fd_op_args *args, int64_t first, int64_t end, int stale, int n_bias) {
     const fd_weight *w = args->weight[0];

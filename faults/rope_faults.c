@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 
 /* 10000 is what engines default to, 1e6 what qwen2 and later llamas need. */

@@ -159,8 +159,8 @@ int32_t fd_build_weight_part(fd_builder *b, const char *name, fd_part part, int6
     return find_weight(b, &w);
 }
 
-int32_t fd_build_flat_rows(fd_builder *b, const char *name, int64_t n_row, int64_t n_col, fd_need need) {
-    return find_weight(b, &(wanted){.name = name, .n_row = n_row, .n_col = n_col, .need = need, .flat = true});
+int32_t fd_build_flat_rows(fd_builder *b, const char *name, int64_t n_row, int64_t n_col) {
+    return find_weight(b, &(wanted){.name = name, .n_row = n_row, .n_col = n_col, .need = FD_REQUIRED, .flat = true});
 }
 
 int32_t fd_build_fused_row(fd_builder *b, const char *name, fd_part part, int64_t n_col) {

@@ -38,7 +38,7 @@ int32_t fd_build_weight_part(fd_builder *builder, const char *name, fd_part part
                              fd_need need);
 
 /* n_row rows of n_col that the file has as one vector. */
-int32_t fd_build_flat_rows(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col, fd_need need);
+int32_t fd_build_flat_rows(fd_builder *builder, const char *name, int64_t n_row, int64_t n_col);
 /* Row part.first of n_total vectors that the file has as [n_col, 1, 1, n_total]. */
 int32_t fd_build_fused_row(fd_builder *builder, const char *name, fd_part part, int64_t n_col);
 
@@ -81,12 +81,11 @@ typedef struct fd_attention_block {
 
 /* Nodes; each returns its id. `layer` -1: outside the layers; the name is then not prefixed with "blk.N.". Weight names
  * get the same prefix and ".weight" / ".bias". */
-int32_t fd_build_embed(fd_builder *builder, const char *name);
-int32_t fd_build_embed_of(fd_builder *builder, const char *name, int32_t n); /* rows of n in place of n_embd */
+int32_t fd_build_embed(fd_builder *builder);
+int32_t fd_build_embed_of(fd_builder *builder, const char *name, int32_t n); /* another table, rows of n */
 /* The architecture's norm. Over the last dimension: of [n_head, head_dim] every head is normed by itself, with one
  * weight for all; a LAYER_NORM's may be one a head. Its bias is optional. */
 int32_t fd_build_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
-int32_t fd_build_layer_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_rms_norm(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 /* Norms of heads of [n_head, n], each with a row of the weight: RMS with the weight [n_head, n]; LAYER with weight and
  * bias as vectors of n_head·n, and an epsilon of its own. L2 has no weight. */
@@ -101,7 +100,7 @@ int32_t fd_build_matmul(fd_builder *builder, int32_t layer, const char *name, co
 /* A product with some rows of the weight. */
 int32_t fd_build_matmul_part(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,
                              fd_part part, int32_t n_out, fd_need bias);
-int32_t fd_build_add_position(fd_builder *builder, const char *name, const char *table, int32_t x);
+int32_t fd_build_add_position(fd_builder *builder, int32_t x);
 /* `vector` with its suffix: "exp_probs_b.bias". A sum with it is one row, whatever the shape of x. */
 int32_t fd_build_mul_vector(fd_builder *builder, int32_t layer, const char *name, const char *vector, int32_t x);
 int32_t fd_build_add_vector(fd_builder *builder, int32_t layer, const char *name, const char *vector, int32_t x);
@@ -114,7 +113,7 @@ int32_t fd_build_attn_scores(fd_builder *builder, int32_t layer, int32_t q, int3
                              const fd_attention_block *how);
 int32_t fd_build_attn_alibi(fd_builder *builder, int32_t layer, int32_t scores);
 /* `first` is added to the position. */
-int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, const char *name, int32_t q, int32_t first);
+int32_t fd_build_attn_temperature(fd_builder *builder, int32_t layer, int32_t q, int32_t first);
 int32_t fd_build_attn_softmax(fd_builder *builder, int32_t layer, int32_t scores, bool sinks);
 int32_t fd_build_attn_mix(fd_builder *builder, int32_t layer, int32_t weights, int32_t cache_v);
 /* Elements [first, first + n) of each head; heads of `a`, each followed by the same one of `b`, or by its only one; a
@@ -135,8 +134,8 @@ int32_t fd_build_token_shift(fd_builder *builder, int32_t layer, const char *nam
 int32_t fd_build_gated_delta(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t q,
                              const int32_t shape[2]);
 int32_t fd_build_wkv7(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t r);
-int32_t fd_build_ssm_scan(fd_builder *builder, int32_t layer, const char *name, int32_t cache, int32_t read,
-                          const int32_t shape[2], bool each_state);
+int32_t fd_build_ssm_scan(fd_builder *builder, int32_t layer, int32_t cache, int32_t read, const int32_t shape[2],
+                          bool each_state);
 /* FD_OP_SILU_MUL, FD_OP_GELU_MUL, FD_OP_SWIGLU_CLAMP: the activations of a gate and up. */
 bool fd_is_gated(fd_op activation);
 int32_t fd_build_gated(fd_builder *builder, int32_t layer, const char *name, fd_op activation, int32_t gate,
@@ -151,7 +150,7 @@ int32_t fd_build_scale(fd_builder *builder, int32_t layer, const char *name, int
 int32_t fd_build_scale_of_file(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x);
 int32_t fd_build_softcap(fd_builder *builder, int32_t layer, const char *name, int32_t x, float cap);
 int32_t fd_build_softmax(fd_builder *builder, int32_t layer, const char *name, int32_t x);
-int32_t fd_build_top_k(fd_builder *builder, int32_t layer, const char *name, int32_t x);
+int32_t fd_build_top_k(fd_builder *builder, int32_t layer, int32_t x);
 int32_t fd_build_expert_weights(fd_builder *builder, int32_t layer, const char *name, int32_t row, int32_t ids,
                                 fd_gating gating);
 int32_t fd_build_expert_matmul(fd_builder *builder, int32_t layer, const char *name, const char *weight, int32_t x,

@@ -53,8 +53,8 @@ int32_t fd_build_attn_alibi(fd_builder *b, int32_t layer, int32_t scores) {
     return add_node(b, node);
 }
 
-int32_t fd_build_attn_temperature(fd_builder *b, int32_t layer, const char *name, int32_t q, int32_t first) {
-    fd_node node = like_input(b, FD_OP_ATTN_TEMPERATURE, layer, name, q, -1);
+int32_t fd_build_attn_temperature(fd_builder *b, int32_t layer, int32_t q, int32_t first) {
+    fd_node node = like_input(b, FD_OP_ATTN_TEMPERATURE, layer, "attn_q_temperature", q, -1);
     node.scale = b->h->temperature_scale;
     node.length = b->h->temperature_length;
     node.first = first;
@@ -88,8 +88,7 @@ int32_t fd_build_head_matmul(fd_builder *b, int32_t layer, const char *name, con
 
 int32_t fd_build_head_dot(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
     fd_node node = like_input(b, FD_OP_HEAD_MATMUL, layer, name, x, -1);
-    node.weight[0] =
-        fd_build_flat_rows(b, name_of(layer, weight, ".weight").text, node.shape[0], node.shape[1], FD_REQUIRED);
+    node.weight[0] = fd_build_flat_rows(b, name_of(layer, weight, ".weight").text, node.shape[0], node.shape[1]);
     node.shape[1] = 1;
     return add_node(b, node);
 }
@@ -133,10 +132,10 @@ int32_t fd_build_wkv7(fd_builder *b, int32_t layer, const char *name, int32_t ca
     return add_node(b, node);
 }
 
-int32_t fd_build_ssm_scan(fd_builder *b, int32_t layer, const char *name, int32_t cache, int32_t read,
-                          const int32_t shape[2], bool each_state) {
+int32_t fd_build_ssm_scan(fd_builder *b, int32_t layer, int32_t cache, int32_t read, const int32_t shape[2],
+                          bool each_state) {
     if (b->code != FD_OK) return 0;
-    fd_node node = node_of(FD_OP_SSM_SCAN, layer, name, cache, read);
+    fd_node node = node_of(FD_OP_SSM_SCAN, layer, "ssm_scan", cache, read);
     node.n_dim = 2;
     node.shape[0] = shape[0];
     node.shape[1] = shape[1];
@@ -147,8 +146,8 @@ int32_t fd_build_ssm_scan(fd_builder *b, int32_t layer, const char *name, int32_
     return add_node(b, node);
 }
 
-int32_t fd_build_top_k(fd_builder *b, int32_t layer, const char *name, int32_t x) {
-    fd_node node = node_of(FD_OP_TOP_K, layer, name, x, -1);
+int32_t fd_build_top_k(fd_builder *b, int32_t layer, int32_t x) {
+    fd_node node = node_of(FD_OP_TOP_K, layer, "ffn_moe_topk", x, -1);
     node.shape[0] = b->h->n_expert_used;
     if (b->h->n_expert_group > 1) {
         node.n_group = b->h->n_expert_group;

@@ -10,8 +10,8 @@ int32_t fd_build_embed_of(fd_builder *b, const char *name, int32_t n) {
     return add_node(b, node);
 }
 
-int32_t fd_build_embed(fd_builder *b, const char *name) {
-    return fd_build_embed_of(b, name, b->h->n_embd);
+int32_t fd_build_embed(fd_builder *b) {
+    return fd_build_embed_of(b, "token_embd", b->h->n_embd);
 }
 
 int32_t fd_build_rms_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
@@ -24,7 +24,7 @@ int32_t fd_build_rms_norm(fd_builder *b, int32_t layer, const char *name, const 
     return add_node(b, node);
 }
 
-int32_t fd_build_layer_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
+static int32_t layer_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
     fd_node node = like_input(b, FD_OP_LAYER_NORM, layer, name, x, -1);
     if (b->code != FD_OK) return 0;
     int64_t n = node.shape[node.n_dim - 1];
@@ -51,10 +51,8 @@ int32_t fd_build_rms_norm_groups(fd_builder *b, int32_t layer, const char *name,
 int32_t fd_build_layer_norm_groups(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x,
                                    float eps) {
     fd_node node = like_input(b, FD_OP_LAYER_NORM, layer, name, x, -1);
-    node.weight[0] =
-        fd_build_flat_rows(b, name_of(layer, weight, ".weight").text, node.shape[0], node.shape[1], FD_REQUIRED);
-    node.weight[1] =
-        fd_build_flat_rows(b, name_of(layer, weight, ".bias").text, node.shape[0], node.shape[1], FD_REQUIRED);
+    node.weight[0] = fd_build_flat_rows(b, name_of(layer, weight, ".weight").text, node.shape[0], node.shape[1]);
+    node.weight[1] = fd_build_flat_rows(b, name_of(layer, weight, ".bias").text, node.shape[0], node.shape[1]);
     node.eps = eps;
     return add_node(b, node);
 }
@@ -74,7 +72,7 @@ int32_t fd_build_unit_norm(fd_builder *b, int32_t layer, const char *unit, const
 
 int32_t fd_build_norm(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x) {
     if (b->h->norm == FD_NORM_RMS) return fd_build_rms_norm(b, layer, name, weight, x);
-    return fd_build_layer_norm(b, layer, name, b->h->norm == FD_NORM_LAYER ? weight : NULL, x);
+    return layer_norm(b, layer, name, b->h->norm == FD_NORM_LAYER ? weight : NULL, x);
 }
 
 int32_t fd_build_matmul_part(fd_builder *b, int32_t layer, const char *name, const char *weight, int32_t x,
@@ -88,10 +86,9 @@ int32_t fd_build_matmul_part(fd_builder *b, int32_t layer, const char *name, con
     return add_node(b, node);
 }
 
-int32_t fd_build_add_position(fd_builder *b, const char *name, const char *table, int32_t x) {
-    fd_node node = like_input(b, FD_OP_ADD_POSITION, -1, name, x, -1);
-    node.weight[0] =
-        fd_build_weight(b, name_of(-1, table, ".weight").text, b->h->n_ctx_train, b->h->n_embd, FD_REQUIRED);
+int32_t fd_build_add_position(fd_builder *b, int32_t x) {
+    fd_node node = like_input(b, FD_OP_ADD_POSITION, -1, "inp_pos", x, -1);
+    node.weight[0] = fd_build_weight(b, "position_embd.weight", b->h->n_ctx_train, b->h->n_embd, FD_REQUIRED);
     return add_node(b, node);
 }
 

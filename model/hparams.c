@@ -64,9 +64,9 @@ static fd_code read_attention(const fd_keys *r, const fd_arch *arch, fd_hparams 
 }
 
 /* Files give 0 for a scale that they do not have. */
-static fd_code read_scale(const fd_keys *r, const char *key, double fallback, float *out) {
+static fd_code read_scale(const fd_keys *r, const char *key, float *out) {
     double value;
-    FD_TRY(fd_key_f64(r, key, fallback, &value));
+    FD_TRY(fd_key_f64(r, key, 1.0, &value));
     *out = value == 0.0 ? 1.0f : (float)value;
     return FD_OK;
 }
@@ -91,7 +91,7 @@ static fd_code read_experts(const fd_keys *r, const fd_arch *arch, fd_hparams *h
         if (h->n_ff_shared == 0) h->n_ff_shared = n_shared * h->n_ff_expert;
     }
     h->expert_scale = 1.0f;
-    return arch->reads & FD_READS_EXPERT_SCALE ? read_scale(r, "expert_weights_scale", 1.0, &h->expert_scale) : FD_OK;
+    return arch->reads & FD_READS_EXPERT_SCALE ? read_scale(r, "expert_weights_scale", &h->expert_scale) : FD_OK;
 }
 
 static fd_code read_cap(const fd_keys *r, const char *key, double fallback, float *out) {
@@ -120,7 +120,7 @@ static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h)
     }
     if (arch->reads & FD_READS_CLAMP) FD_TRY(read_positive(r, "attention.clamp_kqv", &h->clamp_qkv));
     if (arch->reads & FD_READS_ALIBI) FD_TRY(read_positive(r, "attention.max_alibi_bias", &h->max_alibi_bias));
-    if (arch->reads & FD_READS_LOGIT_SCALE) FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+    if (arch->reads & FD_READS_LOGIT_SCALE) FD_TRY(read_scale(r, "logit_scale", &h->logit_scale));
     if (arch->reads & FD_READS_PARALLEL) FD_TRY(fd_key_bool(r, "use_parallel_residual", true, &h->parallel_residual));
     if (arch->reads & FD_READS_TEMPERATURE) {
         FD_TRY(read_positive(r, "attention.temperature_scale", &h->temperature_scale));
@@ -128,9 +128,9 @@ static fd_code read_extras(const fd_keys *r, const fd_arch *arch, fd_hparams *h)
         if (h->temperature_length == 0) h->temperature_length = (int32_t)fmin(h->rope.original_context, INT32_MAX);
     }
     if (arch->reads & FD_READS_SCALES) {
-        FD_TRY(read_scale(r, "embedding_scale", 1.0, &h->embedding_scale));
-        FD_TRY(read_scale(r, "residual_scale", 1.0, &h->residual_scale));
-        FD_TRY(read_scale(r, "logit_scale", 1.0, &h->logit_scale));
+        FD_TRY(read_scale(r, "embedding_scale", &h->embedding_scale));
+        FD_TRY(read_scale(r, "residual_scale", &h->residual_scale));
+        FD_TRY(read_scale(r, "logit_scale", &h->logit_scale));
     }
     if (arch->reads & FD_READS_ATTENTION_SCALE) {
         double scale;

@@ -95,6 +95,11 @@ static bool is_even_or_odd(fd_form form) {
     return form == FD_FORM_EVEN || form == FD_FORM_ODD;
 }
 
+/* Gate and up stand in one matrix, which makes two tensors. */
+static bool is_half(fd_form form) {
+    return form >= FD_FORM_EVEN && form <= FD_FORM_SECOND_COLUMNS;
+}
+
 static int64_t count_of(const fd_array *a) {
     int64_t n = 1;
     for (int i = 0; i < a->rank; i++) n *= a->shape[i];
@@ -106,7 +111,7 @@ static bool parts_fit(const fd_form_pair *p, fd_form form) {
     if (p->n_row == 1) {
         int64_t n = 0;
         for (size_t i = 0; i < p->n; i++) n += count_of(&p->parts[i]->array);
-        return n == p->n_col && !fd_form_is_half(form);
+        return n == p->n_col && !is_half(form);
     }
     for (size_t i = 0; i < p->n; i++) {
         const fd_array *a = &p->parts[i]->array;
@@ -138,7 +143,7 @@ bool fd_form_fits(const fd_form_pair *p, fd_form form) {
                (form == FD_FORM_SAME || fd_mxfp4_rows(first) % 2 == 0);
     if (form == FD_FORM_K_HEADS) return k_heads_fit(p, first);
     if (!parts_fit(p, form)) return false;
-    if (fd_form_is_half(form)) { /* gate and up of as many rows; a bias [experts, 2n] */
+    if (is_half(form)) { /* gate and up of as many rows; a bias [experts, 2n] */
         const fd_array whole = fd_form_matrices(first, FD_FORM_SAME), half = fd_form_matrices(first, form);
         return p->n == 1 && (first->rank == 3 || is_even_or_odd(form)) && half.shape[0] * half.shape[1] == n_row &&
                2 * half.shape[0] * half.shape[1] * half.shape[2] == count_of(&whole);
@@ -168,7 +173,8 @@ bool fd_form_fits(const fd_form_pair *p, fd_form form) {
 /* Rows that the part makes; a part of a matrix is taken for what is asked of it. */
 static int64_t rows_of(const fd_form_pair *p, const fd_array *a, fd_form form) {
     if (fd_form_is_mxfp4(p)) return a->rank == 3 ? 0 : fd_mxfp4_rows(a) / (is_even_or_odd(form) ? 2 : 1);
-    if (fd_form_is_part(form)) return p->n_row;
+    if (form == FD_FORM_K_HEADS || form == FD_FORM_V_HEADS || form == FD_FORM_DELTA_QKV || form == FD_FORM_DELTA_Z)
+        return p->n_row; /* some rows of a matrix make the tensor, and others make another */
     const fd_array matrices = fd_form_matrices(a, form);
     return matrices.shape[0] * matrices.shape[1];
 }

@@ -63,16 +63,6 @@ fd_array fd_form_matrices(const fd_array *part, fd_form form);
 /* Rows or columns of the value heads' part: all that do not belong to q and k. */
 int64_t fd_form_of_value_heads(const fd_form_heads *heads, int64_t n);
 
-/* Some rows of a matrix make the tensor, and others make another. */
-static inline bool fd_form_is_part(fd_form form) {
-    return form == FD_FORM_K_HEADS || form == FD_FORM_V_HEADS || form == FD_FORM_DELTA_QKV || form == FD_FORM_DELTA_Z;
-}
-
-/* Gate and up stand in one matrix, which makes two tensors. */
-static inline bool fd_form_is_half(fd_form form) {
-    return form >= FD_FORM_EVEN && form <= FD_FORM_SECOND_COLUMNS;
-}
-
 static inline bool fd_form_is_minus_exp(fd_form form) {
     return form == FD_FORM_MINUS_EXP || form == FD_FORM_TURNS_MINUS_EXP;
 }

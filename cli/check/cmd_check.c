@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "cli/check/candidate.h"
 #include "cli/check/reference.h"
 #include "cli/compare/chat_prompt.h"
@@ -136,13 +137,8 @@ static void suggest_next(const arguments *a, bool of_files, fd_verdict *v) {
     snprintf(v->next, sizeof v->next, "the same with --keep DIR, then firstdiff inspect DIR/cand.h5 %s", tensor);
 }
 
-static bool is_named_gguf(const char *path) {
-    const size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
-}
-
 static fd_code check_outputs(const arguments *a, fd_error *err) {
-    if (is_named_gguf(a->input.path) && !is_named_gguf(a->input.model_path))
+    if (fd_ends_with(a->input.path, ".gguf") && !fd_ends_with(a->input.model_path, ".gguf"))
         return fd_fail(err, FD_ERR_INPUT, "the model comes first: firstdiff check %s %s", a->input.path,
                        a->input.model_path);
     const char *inputs[] = {a->input.model_path,  a->input.path,    a->input.map,

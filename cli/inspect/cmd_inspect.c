@@ -110,7 +110,7 @@ static fd_code find_tensor(const fd_trace *trace, const char *text, int32_t *nod
     snprintf(name, sizeof name, "%.*s", (int)(size < sizeof name ? size : sizeof name - 1), text);
     *node = fd_trace_find(trace, name);
     if (*node >= 0) return FD_OK;
-    fd_nearest_nodes(trace, name, 3, nearest, sizeof nearest);
+    fd_nearest_nodes(trace, name, nearest, sizeof nearest);
     return fd_fail(err, FD_ERR_INPUT, "%s: no tensor \"%s\"%s%s", fd_trace_path(trace), name,
                    nearest[0] ? "; nearest: " : ": it holds none", nearest);
 }

@@ -43,15 +43,6 @@ typedef struct fd_health_words {
 fd_code fd_inspect_health_rules(const fd_trace *trace, const fd_inspect_health_table *table, fd_health_words *out,
                                 fd_error *err);
 
-/* Statistics of one node over all positions that have any. */
-typedef struct fd_node_summary {
-    int32_t n_pos; /* positions that had any; 0: nothing is known */
-    double min, max, absmax;
-    double rms; /* over all positions, weighted by their elements */
-    double n_nan, n_inf, n_zero, n;
-} fd_node_summary;
-fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err);
-
 /* A golden's head and its prompts. */
 fd_code fd_inspect_golden(const char *path, bool json, fd_error *err);
 

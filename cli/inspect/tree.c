@@ -7,10 +7,18 @@
 #include "compare/verdict.h"
 #include "compare/describe.h"
 
-fd_code fd_inspect_summarise(const fd_trace *trace, int32_t node, fd_node_summary *out, fd_error *err) {
+/* Statistics of one node over all positions that have any. */
+typedef struct node_summary {
+    int32_t n_pos; /* positions that had any; 0: nothing is known */
+    double min, max, absmax;
+    double rms; /* over all positions, weighted by their elements */
+    double n_nan, n_inf, n_zero, n;
+} node_summary;
+
+static fd_code summarise(const fd_trace *trace, int32_t node, node_summary *out, fd_error *err) {
     const fd_trace_node *info = fd_trace_node_at(trace, node);
     double squares = 0;
-    *out = (fd_node_summary){.min = INFINITY, .max = -INFINITY};
+    *out = (node_summary){.min = INFINITY, .max = -INFINITY};
     for (int32_t pos = 0; pos < fd_trace_n_pos(trace); pos++) {
         fd_trace_stats stats, *s = &stats;
         bool known;
@@ -100,10 +108,10 @@ static fd_code print_tree(const fd_inspect *in, fd_error *err) {
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         const fd_trace_node *node = fd_trace_node_at(trace, i);
         const fd_dtype_info *type = fd_dtype_get(node->dtype);
-        fd_node_summary s;
+        node_summary s;
         char shape[64];
         if (in->glob && fnmatch(in->glob, node->name, 0) != 0) continue;
-        FD_TRY(fd_inspect_summarise(trace, i, &s, err));
+        FD_TRY(summarise(trace, i, &s, err));
         fd_shape_text(node->n_dim, node->shape, node->over_kv, shape, sizeof shape);
         printf("  %4d  %-24s %-14s %-14s %-5s %-8s", node->seq, node->name, node->op[0] ? node->op : "-", shape,
                type ? type->name : "?",
@@ -124,8 +132,8 @@ static fd_code print_tree(const fd_inspect *in, fd_error *err) {
 static json_t *node_json(const fd_trace *trace, int32_t i, fd_error *err) {
     const fd_trace_node *node = fd_trace_node_at(trace, i);
     const fd_dtype_info *type = fd_dtype_get(node->dtype);
-    fd_node_summary s;
-    if (fd_inspect_summarise(trace, i, &s, err) != FD_OK) return NULL;
+    node_summary s;
+    if (summarise(trace, i, &s, err) != FD_OK) return NULL;
     json_t *shape = json_array(), *inputs = json_array(), *stats = json_null();
     for (int32_t k = 0; k < node->n_dim; k++)
         json_array_append_new(shape, node->over_kv && k == node->n_dim - 1 ? json_string("positions")

@@ -22,8 +22,7 @@ void fd_repro_keep_part(fd_repro *r, int64_t width) {
     r->offset = r->first - begin;
 }
 
-fd_code fd_repro_put_weight(const fd_repro *r, const char *name, const fd_weight *w, int64_t first, int64_t n_row,
-                            fd_error *err) {
+fd_code fd_repro_put_weight(const fd_repro *r, const fd_weight *w, int64_t first, int64_t n_row, fd_error *err) {
     int64_t rows = n_row ? n_row : 1, bytes = fd_dtype_row_bytes(w->dtype, w->n_col);
     double *wide = malloc(sizeof *wide * (size_t)(rows * w->n_col));
     float *row = malloc(sizeof *row * (size_t)w->n_col);
@@ -32,7 +31,7 @@ fd_code fd_repro_put_weight(const fd_repro *r, const char *name, const fd_weight
         fd_dequantize_row(w->dtype, (const char *)w->data + (first + k) * bytes, row, w->n_col);
         for (int64_t i = 0; i < w->n_col; i++) wide[k * w->n_col + i] = (double)row[i];
     }
-    if (code == FD_OK) code = fd_repro_put_array(r, name, wide, n_row, w->n_col, false, err);
+    if (code == FD_OK) code = fd_repro_put_array(r, "w", wide, n_row, w->n_col, false, err);
     free(wide);
     free(row);
     return code;
@@ -45,7 +44,7 @@ fd_code fd_repro_write_matmul(fd_repro *r, fd_error *err) {
     fd_repro_add_size(r, "N_IN", (double)w->n_col);
     FD_TRY(fd_repro_put_array(r, "x", r->in[0], 0, w->n_col, false, err));
     FD_TRY(fd_repro_put_array(r, "bias", b, 0, r->n, false, err));
-    return fd_repro_put_weight(r, "w", w, r->first, r->n, err);
+    return fd_repro_put_weight(r, w, r->first, r->n, err);
 }
 
 fd_code fd_repro_write_rms_norm(fd_repro *r, fd_error *err) {
@@ -54,7 +53,7 @@ fd_code fd_repro_write_rms_norm(fd_repro *r, fd_error *err) {
     fd_repro_add_size(r, "N_IN", (double)w->n_col);
     fd_repro_add_size(r, "EPS", (double)r->node->eps);
     FD_TRY(fd_repro_put_array(r, "x", r->in[0] + r->head * w->n_col, 0, w->n_col, false, err));
-    return fd_repro_put_weight(r, "w", w, r->head % w->n_row, 0, err);
+    return fd_repro_put_weight(r, w, r->head % w->n_row, 0, err);
 }
 
 fd_code fd_repro_write_rope(fd_repro *r, fd_error *err) {
@@ -182,7 +181,7 @@ fd_code fd_repro_write_head_matmul(fd_repro *r, fd_error *err) {
     fd_repro_add_size(r, "N_IN", (double)w->n_col);
     FD_TRY(fd_repro_put_array(r, "x", r->in[0] + r->head * w->n_col, 0, w->n_col, false, err));
     FD_TRY(fd_repro_put_array(r, "bias", none, 0, r->n, false, err));
-    return fd_repro_put_weight(r, "w", w, r->first, r->n, err);
+    return fd_repro_put_weight(r, w, r->first, r->n, err);
 }
 
 fd_code fd_repro_write_alibi(fd_repro *r, fd_error *err) {

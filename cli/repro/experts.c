@@ -57,7 +57,7 @@ fd_code fd_repro_write_expert_matmul(fd_repro *r, fd_error *err) {
     fd_repro_add_size(r, "N_IN", (double)w->n_col);
     FD_TRY(fd_repro_put_array(r, "x", x, 0, w->n_col, false, err));
     FD_TRY(fd_repro_put_array(r, "bias", b, 0, r->n, false, err));
-    return fd_repro_put_weight(r, "w", w, expert * n_out + r->offset, r->n, err);
+    return fd_repro_put_weight(r, w, expert * n_out + r->offset, r->n, err);
 }
 
 /* As attention's weighted sum, over the ranks. */

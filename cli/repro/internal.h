@@ -37,9 +37,9 @@ typedef struct fd_repro_columns {
 } fd_repro_columns;
 fd_code fd_repro_put_columns(const fd_repro *repro, const char *name, const fd_repro_columns *columns, fd_error *err);
 const fd_weight *fd_repro_weight(const fd_repro *repro, int which); /* of the node; NULL: it has none */
-/* Rows [first, first + n_row) of a weight; n_row 0: row `first` as a vector. */
-fd_code fd_repro_put_weight(const fd_repro *repro, const char *name, const fd_weight *weight, int64_t first,
-                            int64_t n_row, fd_error *err);
+/* "w": rows [first, first + n_row) of a weight; n_row 0: row `first` as a vector. */
+fd_code fd_repro_put_weight(const fd_repro *repro, const fd_weight *weight, int64_t first, int64_t n_row,
+                            fd_error *err);
 /* The tested elements stay within one part of `width` elements, the worst one's, which `head` then is. */
 void fd_repro_keep_part(fd_repro *repro, int64_t width);
 

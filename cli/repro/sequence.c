@@ -17,7 +17,7 @@ fd_code fd_repro_write_conv(fd_repro *r, fd_error *err) {
     fd_repro_add_size(r, "TAPS", (double)n_tap);
     FD_TRY(fd_repro_put_array(r, "x", x, n_tap, r->n, false, err));
     FD_TRY(fd_repro_put_array(r, "bias", b, 0, r->n, false, err));
-    return fd_repro_put_weight(r, "w", w, r->first, r->n, err);
+    return fd_repro_put_weight(r, w, r->first, r->n, err);
 }
 
 fd_code fd_repro_write_token_shift(fd_repro *r, fd_error *err) {

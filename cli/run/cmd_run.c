@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "cli/compare/explain_runs.h"
 #include "cli/run/first_nan.h"
 #include "cli/output.h"
 #include "cli/run/args.h"

@@ -10,7 +10,6 @@
 #include "compare/attribute/plan.h"
 #include "compare/attribute/residuals.h"
 #include "compare/attribute/steps.h"
-#include "faults/faults.h"
 
 typedef struct attributing {
     const fd_attribution_options *o;

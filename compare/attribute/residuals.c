@@ -6,7 +6,6 @@
 
 #include "base/order.h"
 #include "compare/bounds/dot_inputs.h"
-#include "faults/faults.h"
 
 /* Nodes that are computed through an unrecorded cache. */
 static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cached) {

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "compare/attribute/typical.h"
-#include "compare/bounds/dot_inputs.h"
 
 /* `node` alone, which costs what lies between it and recorded tensors; negative: all. */
 static fd_code departs_from(const fd_attribution_options *options, const fd_numerics_class *rival, int32_t node,

@@ -6,7 +6,6 @@
 #include "base/order.h"
 #include "compare/attribute/attribution_row.h"
 #include "compare/attribute/residuals.h"
-#include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
 /* Half of that is too large, too, where it is many times what most rows of the kind have. */

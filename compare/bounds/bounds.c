@@ -83,7 +83,7 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     fd_dot_type dot = cached ? fd_dot_type_beside_cache(c, work->node, work->args->kv_type)
                              : fd_dot_type_of(c, work->node, weight, i);
     if (fd_dot_is_blocks(dot)) {
-        fd_bound_flips(x, e, n, fd_dot_block(dot, weight ? weight->n_col : 32), 127, e);
+        fd_bound_flips(x, e, n, fd_dot_block(dot, weight ? weight->n_col : 32), e);
         for (int64_t k = 0; !weight && fd_bound_has_sums(work->args->kv_type) && k < n; k++)
             e[k] = hypot(e[k], FD_BOUND_U_OF_SUMS * x[k]);
         return;
@@ -117,11 +117,11 @@ static void add_input_error(const fd_bound_work *work, int i, int64_t n, double 
     }
 }
 
-void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double largest, double *to) {
+void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double *to) {
     for (int64_t at = 0; at + block <= n; at += block) {
         double most = 0;
         for (int64_t i = at; i < at + block; i++) most = fmax(most, fabs(x[i]));
-        double step = most / largest;
+        double step = most / 127;
         for (int64_t i = at; i < at + block && step > 0; i++) {
             double steps = fabs(x[i]) / step, margin = e[i] / step + 4 * 0x1p-24 * (steps + 8);
             if (fabs(steps - floor(steps) - 0.5) <= margin) to[i] += 2 * step;

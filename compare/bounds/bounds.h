@@ -62,7 +62,7 @@ static inline double fd_bound_z(double candidate, double replayed, double tau) {
 
 /* Adds to `to` what n elements rounded to blocks may be off: nothing, for replay repeats the rounding, or two steps
  * where x, known to within e, is so near to the middle between two that an engine's own arithmetic may take the other.
- * A block's largest magnitude is `largest` steps. */
-void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double largest, double *to);
+ * A block's largest magnitude is 127 steps. */
+void fd_bound_flips(const double *x, const double *e, int64_t n, int64_t block, double *to);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/text.h"
 #include "compare/bounds/roundoffs.h"
 #include "numerics/contract.h"
 
@@ -30,9 +31,8 @@ const fd_numerics_class *fd_numerics_class_find(const char *name) {
 
 const fd_numerics_class *fd_class_unfused(const fd_numerics_class *c) {
     char name[48];
-    const size_t n = strlen(c->name);
-    if (n <= 3 || strcmp(c->name + n - 3, "-fa") != 0) return c;
-    snprintf(name, sizeof name, "%.*s", (int)(n - 3), c->name);
+    if (!fd_ends_with(c->name, "-fa")) return c;
+    snprintf(name, sizeof name, "%.*s", (int)strlen(c->name) - 3, c->name);
     return fd_numerics_class_find(name);
 }
 

@@ -52,9 +52,9 @@ static bool worth_asking(const fd_class_attempt *a, const fd_class_attempt *own,
     return a->first.span_first == a->first.node || rank < (table_alone ? 2 : 1);
 }
 
-static fd_code try_attempt(fd_attribution_options *options, fd_class_attempt *a, bool table_alone, int32_t fewest,
+static fd_code try_attempt(fd_attribution_options *options, fd_class_attempt *a, int32_t fewest,
                            fd_class_evidence *evidence, fd_error *err) {
-    FD_TRY(fd_class_attempt_explain(options, a, table_alone, evidence->undecided, fewest, err));
+    FD_TRY(fd_class_attempt_explain(options, a, false, evidence->undecided, fewest, err));
     if (a->named) take(options, a, evidence);
     return FD_OK;
 }
@@ -89,7 +89,7 @@ static fd_code explain_with_other_caches(fd_attribution_options *options, const 
             attempts[i].first.step < own->first.step)
             continue;
         n_asked++;
-        FD_TRY(try_attempt(options, &attempts[i], false, attempts[0].n, evidence, err));
+        FD_TRY(try_attempt(options, &attempts[i], attempts[0].n, evidence, err));
         if (attempts[i].named) return FD_OK;
     }
     return FD_OK;
@@ -101,7 +101,7 @@ static fd_code judge_and_try(fd_attribution_options *options, const fd_class_att
     fd_code code = fd_class_attempt_judge(options, class_, &a, err);
     if (code == FD_OK) fd_class_attempt_measure(&a, options->graph);
     const bool fits = code == FD_OK && a.n <= own->n && a.first.node == own->first.node;
-    if (fits) code = try_attempt(options, &a, false, own->n, evidence, err);
+    if (fits) code = try_attempt(options, &a, own->n, evidence, err);
     fd_class_attempt_free(&a);
     return code;
 }
@@ -157,7 +157,7 @@ static fd_code explain_with_int8_rows(fd_attribution_options *options, const fd_
         const fd_class_attempt *a = &attempts[i];
         const bool is_int8 = a->class_->replays_inputs && !a->class_->plain_products;
         if (!is_int8 || a->first.node != f->node || a->first.step != f->step) continue;
-        return try_attempt(options, &attempts[i], false, attempts[0].n, evidence, err);
+        return try_attempt(options, &attempts[i], attempts[0].n, evidence, err);
     }
     return FD_OK;
 }

@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "compare/class/undirected.h"
-#include "compare/diagnose/asked_rows.h"
 #include "compare/hypothesis/round_type.h"
 #include "faults/faults.h"
 

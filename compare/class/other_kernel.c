@@ -5,7 +5,6 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/class/mixed.h"
 #include "compare/class/undirected.h"
-#include "model/gguf/quant.h"
 
 /* bfloat16 factors leave 2⁻⁸ by √3 of a product, sums in binary16 of a few numbers an eighth of that; through a norm or two, twice. */
 #define MOST_ERROR 0x1p-7

@@ -8,7 +8,6 @@
 
 #include "compare/class/mixed.h"
 #include "compare/class/undirected.h"
-#include "compare/diagnose/asked_rows.h"
 #include "compare/explain/trial_rows.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"

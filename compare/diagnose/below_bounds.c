@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "compare/describe.h"
-#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/replay/in_order.h"
 

@@ -2,7 +2,6 @@
 
 #include "compare/diagnose/asked_rows.h"
 #include "compare/explain/forms.h"
-#include "compare/hypothesis/parameters.h"
 
 enum { N_ASKED = 3 }; /* the next step that departs, the first that decodes, the last */
 

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/later_steps.h"
 #include "compare/hypothesis/parameters.h"
 

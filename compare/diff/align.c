@@ -1,6 +1,5 @@
 #include "compare/diff/align.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,18 +101,16 @@ static int32_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-void fd_nearest_nodes(const fd_trace *trace, const char *name, int32_t n, char *to, size_t size) {
-    enum { MOST = 8 };
+void fd_nearest_nodes(const fd_trace *trace, const char *name, char *to, size_t size) {
+    enum { MOST = 3 };
     struct {
         int32_t node, distance;
     } best[MOST];
     int32_t n_best = 0;
-    assert(n <= MOST);
     for (int32_t i = 0; i < fd_trace_n_node(trace); i++) {
         int32_t distance = edit_distance(name, fd_trace_node_at(trace, i)->name);
-        int32_t at = n_best < n ? n_best++ : n;
-        if (at == n && (n == 0 || best[n - 1].distance <= distance)) continue;
-        if (at == n) at = n - 1;
+        if (n_best == MOST && best[MOST - 1].distance <= distance) continue;
+        int32_t at = n_best < MOST ? n_best++ : MOST - 1;
         for (; at > 0 && best[at - 1].distance > distance; at--) best[at] = best[at - 1];
         best[at].node = i;
         best[at].distance = distance;

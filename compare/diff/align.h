@@ -35,7 +35,7 @@ typedef struct fd_tensor_shape { /* of one position */
 /* True when the dimensions agree, or when one side is flat ([512] against [8, 64]: same elements, same order). */
 bool fd_same_shape(fd_tensor_shape a, fd_tensor_shape b);
 
-/* The `n` names of `trace` nearest to `name` (edit distance), written as "a, b, c"; "" for an empty trace. */
-void fd_nearest_nodes(const fd_trace *trace, const char *name, int32_t n, char *to, size_t size);
+/* The three names of `trace` nearest to `name` (edit distance), written as "a, b, c"; "" for an empty trace. */
+void fd_nearest_nodes(const fd_trace *trace, const char *name, char *to, size_t size);
 
 #endif

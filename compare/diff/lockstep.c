@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "compare/diff/rendezvous.h"
-#include "compare/describe.h"
 
 enum { REF, CAND, SIDES };
 
@@ -234,8 +233,7 @@ fd_code fd_lockstep_run(const fd_lockstep_options *options, fd_verdict *out, fd_
         if (!(side == REF ? ref : cand)->trace) s->n_pos = (int32_t)out->counts.n_pos;
     }
     int32_t n_node = l.exec->graph->n_node;
-    if (out->divergence.kind == FD_NO_DIVERGENCE && !options->unobserved &&
-        n_shown != out->counts.n_step * n_node)
+    if (out->divergence.kind == FD_NO_DIVERGENCE && !options->unobserved && n_shown != out->counts.n_step * n_node)
         fd_verdict_reason(out, (fd_remark){FD_REASON_TENSORS_SHOWN, .n = {n_shown, n_node, out->counts.n_step}});
     fd_verdict_decide(out);
     return FD_OK;

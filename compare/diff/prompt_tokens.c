@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/diff/token_split.h"
-
 /* `a` without its first token is `b`. */
 static bool is_tail(fd_prompt_ids a, fd_prompt_ids b) {
     return a.n == b.n + 1 && b.n > 0 && memcmp(a.ids + 1, b.ids, sizeof *b.ids * (size_t)b.n) == 0;

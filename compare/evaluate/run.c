@@ -8,11 +8,11 @@
 #include "compare/replay/samples.h"
 #include "model/gguf/quant.h"
 
-/* The weight of a slot in binary32, which has the same values and so gives the same bits, or those that the class rounds it to;
+/* The first weight in binary32, which has the same values and so gives the same bits, or those that the class rounds it to;
  * false: it stays as it is. */
-static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weight *weight, int slot, fd_weight *out) {
+static bool widen_weight(fd_workbench *bench, const fd_node *node, const fd_weight *weight, fd_weight *out) {
     const fd_graph *graph = bench->request->args.graph;
-    int32_t id = node->weight[slot];
+    int32_t id = node->weight[0];
     if (id < 0 || weight->data != graph->weights[id].data) return false;
     const fd_numerics_class *c = bench->request->numerics;
     fd_dot_type type = c && fd_dot_repeats_factors(c, node, weight) ? fd_dot_type_of(c, node, weight, 0) : FD_DOT_AS_IS;
@@ -109,7 +109,7 @@ void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const 
     const fd_weight rounded = round_own_weight(ev, args->node, own);
     if (rounded.data)
         args->weight[0] = &rounded;
-    else if (widen_weight(ev->bench, args->node, own, 0, &wide))
+    else if (widen_weight(ev->bench, args->node, own, &wide))
         args->weight[0] = &wide;
     for (int k = 0; k < FD_MAX_INPUTS; k++) args->in[k] = args->node->input[k] >= 0 ? x[k] : NULL;
     args->out = to;

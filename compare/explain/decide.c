@@ -5,7 +5,6 @@
 
 #include "compare/explain/cross_check.h"
 #include "compare/explain/forms.h"
-#include "compare/explain/guesses.h"
 #include "compare/explain/which_alone.h"
 
 static bool one_position(const fd_trial *t) {

@@ -50,7 +50,7 @@ static fd_code try_heads(fd_trial *t, const fd_node *node, fd_error *err) {
         int32_t each = node->over_kv ? 1 : node->shape[1];
         fd_hypothesis h = {
             .guess = FD_GUESS_FACTOR, .node = node->id, .first = i * each, .end = (i + 1) * each, .value = 1};
-        FD_TRY(fd_solve_near(t, h, 1, err));
+        FD_TRY(fd_solve_near(t, h, err));
     }
     return FD_OK;
 }

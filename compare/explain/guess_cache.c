@@ -269,7 +269,7 @@ static fd_code try_attended(fd_trial *t, fd_error *err) {
         }
     h.which = FD_CACHE_OUTSIDE;
     h.first = h.end = 0;
-    for (h.n = 1; h.n <= MOST_OUTSIDE && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try_fitted(t, &h, err));
+    for (h.n = 1; h.n <= MOST_OUTSIDE && !fd_trial_fits(t); h.n++) FD_TRY(fd_trial_try(t, &h, err));
     return FD_OK;
 }
 

@@ -177,8 +177,8 @@ static fd_code direction_at(fd_trial *t, fd_hypothesis h, double value, directio
     return code;
 }
 
-fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err) {
-    double value = right, least;
+fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    double value = 1, least;
     bool found = false;
     if (fd_trial_exhausted(t)) return FD_OK;
     for (int i = 0; i < N_NEWTON; i++) {
@@ -195,7 +195,7 @@ fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err)
         FD_TRY(distance_at(t, &h, 0, &at_zero, err));
         if (at_zero <= 1.5 * least + 1) return fd_trial_try(t, &h, err);
     }
-    return try_simple(t, h, value, least, right, &found, err);
+    return try_simple(t, h, value, least, 1, &found, err);
 }
 
 fd_code fd_try_or_solve(fd_trial *t, fd_hypothesis h, const double *values, int n, fd_error *err) {

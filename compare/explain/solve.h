@@ -8,9 +8,9 @@
 /* h->value is the unknown, > 0; `right`: what it should be (0: none). *found: tried on all rows as well. */
 fd_code fd_solve(fd_trial *trial, fd_hypothesis h, double right, bool *found, fd_error *err);
 
-/* The same of a number that is near the right one or of which the values are a smooth function: a few steps of Newton's
- * method, so that it may be asked for often. */
-fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, double right, fd_error *err);
+/* The same of a factor, which is right at 1, of which the values are a smooth function: a few steps of Newton's method, so that it may
+ * be asked for often. */
+fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, fd_error *err);
 
 /* A factor, the right one being 1: the usual ones, values [n], then any. */
 fd_code fd_try_or_solve(fd_trial *t, fd_hypothesis h, const double *values, int n, fd_error *err);

@@ -283,12 +283,3 @@ void fd_trial_close(fd_trial *t) {
     fd_trial_rows_close(&t->few);
     fd_trial_rows_close(&t->smooth);
 }
-
-fd_code fd_trial_try_fitted(fd_trial *t, const fd_hypothesis *h, fd_error *err) {
-    fd_variant v;
-    double largest = INFINITY, mean;
-    FD_TRY(fd_evaluate(t->all.bench, h, t->all.request->args.node->id, false, &v, err));
-    if (v.state == FD_VARIANT_COMPUTED) fd_trial_residuals(&t->all, &v, &largest, &mean);
-    fd_variant_free(&v);
-    return largest <= 1 ? fd_trial_try(t, h, err) : FD_OK;
-}

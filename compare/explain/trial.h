@@ -44,8 +44,6 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
 void fd_trial_close(fd_trial *trial);
 
 fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
-/* The same of one that is fitted to what the candidate has: only where nothing is beyond the bounds. */
-fd_code fd_trial_try_fitted(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
 /* trial_contenders.c. Keep takes the variant, also after a failure. */
 fd_code fd_trial_keep(fd_trial *trial, fd_contender *contender, fd_error *err);
 void fd_trial_drop(fd_trial *trial, int32_t contender);

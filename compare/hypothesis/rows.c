@@ -7,7 +7,6 @@
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
 #include "faults/tiles.h"
-#include "model/gguf/quant.h"
 
 bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot) {
     if (!fd_hypothesis_may_concern(h, node)) return false;

@@ -8,7 +8,6 @@
 #include "compare/hypothesis/parameters.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
-#include "faults/tiles.h"
 
 #define SAY(...) snprintf(to, size, __VA_ARGS__)
 

@@ -45,6 +45,9 @@ typedef struct fd_evidence {
     int32_t *kind;         /* fd_fault_kinds; owned */
 } fd_evidence;
 
+/* Twice as much is left, for `remains`. */
+#define FD_TWICE_LEFT 0.7
+
 /* What speaks for a class. Tensors are nodes of the sample. */
 typedef struct fd_class_case {
     fd_evidence *evidence; /* borrowed */

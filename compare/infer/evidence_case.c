@@ -1,10 +1,5 @@
 /* What is said of a class by its own case. */
-#include "compare/bounds/dot_inputs.h"
 #include "compare/infer/evidence.h"
-
-/* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
- * replay has not these roundings. */
-#define HALF_OF_THE_FINEST 0.7
 
 /* A bug in every layer departs at one or two of a layer's ten tensors or more; a class that is too strict, at every
  * product, which are half of them. */
@@ -39,7 +34,9 @@ bool fd_case_rows_refute(const fd_class_case *c) {
 bool fd_case_leaves_nothing(const fd_class_case *c) {
     bool all_repeated = c->n_left == 0 && c->remains < c->finest_remains - FAR_LESS;
     bool few_fail = FEW_OF * c->n_failed <= c->n_direct || (all_repeated && c->n_failed < c->n_through);
-    bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - HALF_OF_THE_FINEST;
+    /* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
+     * replay has not these roundings. */
+    bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - FD_TWICE_LEFT;
     /* of attention such a class has room for what binary32 leaves: products show it; where none was recorded with its inputs, that a
      * twentieth is left, of no tensor more than its sums make, and of a row in each at most (sound engines: none to four of 64) */
     const bool of_sums = c->n_left == 0 && c->n_rows_left <= c->n_through && c->remains < c->finest_remains - TWENTIETH;

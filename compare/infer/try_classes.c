@@ -169,9 +169,6 @@ fd_code fd_class_case_complete(const fd_attribution_options *options, fd_class_c
     return FD_OK;
 }
 
-/* Half as much is left, for a logarithm. */
-#define HALF 0.7
-
 /* Such a class, where products of another engine leave hardly more: what its sums have room for may be that one's bug. */
 static bool has_room_alone(const search *s, const fd_class_case *own) {
     bool other = false;
@@ -179,7 +176,7 @@ static bool has_room_alone(const search *s, const fd_class_case *own) {
     for (int32_t i = 0; i < s->found->n; i++) {
         const fd_class_case *c = &s->found->at[i];
         const bool repeats = !c->numerics->cuda_kernels && c->numerics->replays_inputs;
-        other |= repeats && fd_class_leaves_nothing(c->numerics) && c->remains < own->remains + HALF;
+        other |= repeats && fd_class_leaves_nothing(c->numerics) && c->remains < own->remains + FD_TWICE_LEFT;
     }
     return other;
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "compare/products/products.h"
-#include "model/gguf/quant.h"
 
 enum { LEAST_WORK = 1 << 20 }; /* multiplications: below, a process is through before the others' rows have come */
 

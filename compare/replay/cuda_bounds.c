@@ -52,7 +52,7 @@ fd_code fd_cuda_input_error(const fd_replay *replay, const fd_node *node, const 
         const fd_cuda_kernel k = fd_cuda_kernel_of_row(replay, node, weight, r);
         const int64_t block = k.how == FD_CUDA_BLOCKS ? fd_cuda_blocks_of(weight->dtype, k.many) : 32;
         double *row = *e + r * width;
-        if (k.how == FD_CUDA_BLOCKS) fd_bound_flips(in->x + r * width, row, width, block, 127, row);
+        if (k.how == FD_CUDA_BLOCKS) fd_bound_flips(in->x + r * width, row, width, block, row);
         if (k.how == FD_CUDA_BLOCKS || k.type == FD_DOT_Q8_0) add_scales(in->x + r * width, width, block, row);
     }
     return FD_OK;

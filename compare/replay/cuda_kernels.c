@@ -8,7 +8,6 @@
 #include "compare/replay/factors.h"
 #include "compare/replay/half_sums.h"
 #include "model/gguf/float16.h"
-#include "model/gguf/quant.h"
 #include "model/weight_rows.h"
 
 /* Rows of a call that the vector kernels of quantised weights take, and those of tensor cores without cuBLAS. */

@@ -7,7 +7,6 @@
 
 #include "compare/replay/cuda_kernels.h"
 #include "compare/replay/factors.h"
-#include "model/gguf/quant.h"
 
 /* ---- opening ---- */
 

@@ -8,11 +8,19 @@
 /* Four draws know a spread to a third. */
 #define SAMPLED_SPREAD (4.0 / 3)
 
+/* Which way a sample goes: +1 or -1 by node and element, the same in every run of the program. */
+static inline double sign_of(int32_t node, int64_t i, int sample) {
+    uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)sample) + 1;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    return (h ^ h >> 33) & 1 ? 1 : -1;
+}
+
 FD_FOR_EACH_CPU
 void fd_samples_move(float *restrict rows, const double *restrict tau, int64_t n, int32_t node, int64_t first,
                      int sample) {
     for (int64_t i = 0; i < n; i++) {
-        float moved = rows[i] + (float)(fd_sample_sign(node, first + i, sample) * tau[i]);
+        float moved = rows[i] + (float)(sign_of(node, first + i, sample) * tau[i]);
         rows[i] = isfinite(rows[i]) && tau[i] < FD_BOUND_UNKNOWN ? moved : rows[i];
     }
 }
@@ -21,7 +29,7 @@ FD_FOR_EACH_CPU
 void fd_samples_move_f64(double *restrict rows, const double *restrict tau, int64_t n, int32_t node, int64_t first,
                          int sample) {
     for (int64_t i = 0; i < n; i++) {
-        double moved = rows[i] + fd_sample_sign(node, first + i, sample) * tau[i];
+        double moved = rows[i] + sign_of(node, first + i, sample) * tau[i];
         rows[i] = isfinite(rows[i]) && tau[i] < FD_BOUND_UNKNOWN ? moved : rows[i];
     }
 }

@@ -7,14 +7,6 @@
 
 #include "model/graph.h"
 
-/* Which way a sample goes: +1 or -1 by node and element, the same in every run of the program. */
-static inline double fd_sample_sign(int32_t node, int64_t i, int sample) {
-    uint64_t h = ((uint64_t)(uint32_t)node << 40 ^ (uint64_t)i << 2 ^ (uint64_t)sample) + 1;
-    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
-    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
-    return (h ^ h >> 33) & 1 ? 1 : -1;
-}
-
 /* Moves each of rows[0 … n) by its bound; what is not finite, or has no bound, stays. `node` and `first`, the index of
  * rows[0], say which way. */
 void fd_samples_move(float *rows, const double *tau, int64_t n, int32_t node, int64_t first, int sample);

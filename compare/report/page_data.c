@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/report/line.h"
-
 /* Numbers of a kind from which on they are rounded more: a page should stay below 5 MB. */
 enum { MANY = 50000 };
 

@@ -46,19 +46,19 @@ static void put_column(FILE *to, const char *text, int width) {
     fprintf(to, "%s%*s", text, width - wide > 1 ? width - wide : 1, "");
 }
 
-static void put_row(FILE *to, const char *mark, const char *const *cells, const int *widths, int n) {
+static void put_layer(FILE *to, const char *mark, const char *const cells[4]) {
+    static const int widths[4] = {8, 10, 12, 12};
     fputs("  ", to);
     put_column(to, mark, 12);
-    for (int i = 0; i < n; i++) put_column(to, cells[i], widths[i]);
+    for (int i = 0; i < 4; i++) put_column(to, cells[i], widths[i]);
 }
 
 static void put_layers(FILE *to, const fd_verdict *v) {
-    static const int widths[] = {8, 10, 12, 12};
     static const char *const heads[] = {"layer", "z", "NMSE", "1 − cosine"};
     int32_t n;
     fd_layer_row *rows = fd_layer_rows(v, &n);
     fputc('\n', to);
-    put_row(to, "layers", heads, widths, 4);
+    put_layer(to, "layers", heads);
     fputs("after\n", to);
     for (int32_t i = 0; rows && i < n; i++) {
         char layer[16] = "", z[24], nmse[24], cosine[24];
@@ -67,7 +67,7 @@ static void put_layers(FILE *to, const fd_verdict *v) {
         put_number(z, sizeof z, rows[i].z < 0 ? NAN : rows[i].z);
         put_number(nmse, sizeof nmse, rows[i].nmse);
         put_number(cosine, sizeof cosine, rows[i].cosine > 1 ? 0 : 1 - rows[i].cosine); /* rounding alone passes 1 */
-        put_row(to, rows[i].introduced ? "  wrong →" : "", cells, widths, 4);
+        put_layer(to, rows[i].introduced ? "  wrong →" : "", cells);
         fd_put_clean(to, rows[i].node);
         fputc('\n', to);
     }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "dumpers/client/tracer.h"
 
 size_t fd_tracer_bytes_of(fd_tracer_dtype dtype) {
@@ -97,11 +98,6 @@ static fd_code check_shape(const fd_tracer_tensor *t, fd_error *err) {
     return FD_OK;
 }
 
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
 /* Which axis is the position; everything after it is the tensor of one position. */
 static fd_code find_rows(const fd_tracer_tensor *t, int64_t count, int *axis, fd_error *err) {
     char text[160];
@@ -158,8 +154,8 @@ fd_code fd_tracer_check(const fd_tracer_tensor *t, int64_t pos0, int64_t n_tok, 
                        "tensor %s: positions %" PRId64 " to %" PRId64 " belong to steps that have ended", t->name,
                        first, first + count - 1);
     FD_TRY(find_rows(t, count, &axis, err));
-    out->over_kv = t->over_kv || ends_with(t->name, ".attn_scores") || ends_with(t->name, ".attn_alibi") ||
-                   ends_with(t->name, ".attn_weights");
+    out->over_kv = t->over_kv || fd_ends_with(t->name, ".attn_scores") || fd_ends_with(t->name, ".attn_alibi") ||
+                   fd_ends_with(t->name, ".attn_weights");
     FD_TRY(take_dimensions(t, stride, axis, out, err));
     int64_t passed = first < pos0 ? pos0 - first : 0;
     out->name = t->name;

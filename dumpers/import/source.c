@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/raw.h"
 #include "dumpers/import/source_internal.h"
@@ -160,9 +161,8 @@ static fd_code put_in_order(fd_source *source, fd_error *err) {
 /* An archive's names stand for themselves; a lone array is named by its file. */
 static fd_code add_single(fd_source *source, fd_error *err) {
     const char *slash = strrchr(source->path, '/'), *file = slash ? slash + 1 : source->path;
-    size_t n = strlen(file);
     char name[1100] = "";
-    if (n < sizeof name && ((n > 4 && strcmp(file + n - 4, ".npy") == 0) || fd_raw_is(file)))
+    if (strlen(file) < sizeof name && (fd_ends_with(file, ".npy") || fd_raw_is(file)))
         snprintf(name, sizeof name, "%.*s", (int)(strrchr(file, '.') - file), file);
     return fd_source_add_file(source, source->path, name, err);
 }

@@ -7,17 +7,13 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "dumpers/import/npy.h"
 #include "dumpers/import/raw.h"
 #include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/safetensors.h"
 #include "dumpers/import/source_internal.h"
 #include "dumpers/import/zip.h"
-
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
 
 /* ---- one file in memory ---- */
 
@@ -118,7 +114,7 @@ static fd_code list_zip(fd_source *source, const fd_source_file *file, const cha
         char name[2300];
         fd_source_view entry = {0};
         snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "/" : "", fd_zip_name(zip, i));
-        if (!ends_with(name, ".npy"))
+        if (!fd_ends_with(name, ".npy"))
             return fd_fail(err, FD_ERR_INPUT, "%s: entry \"%s\", expected .npy files alone", file->path, name);
         code = open_item(file, i, &entry, err);
         name[strlen(name) - 4] = '\0';
@@ -172,10 +168,10 @@ static fd_source_kind kind_of(const char *path, const fd_source_view *view) {
     const char *bytes = view->mapped;
     if (view->mapped_bytes >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || memcmp(bytes, "PK\5\6", 4) == 0))
         return FD_SOURCE_NPZ;
-    if (ends_with(path, ".npz")) return FD_SOURCE_NPZ;
+    if (fd_ends_with(path, ".npz")) return FD_SOURCE_NPZ;
     const bool says_npy = view->mapped_bytes >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0;
     if (fd_raw_is(path) && !says_npy) return FD_SOURCE_RAW;
-    return ends_with(path, ".safetensors") ? FD_SOURCE_SAFETENSORS : FD_SOURCE_NPY;
+    return fd_ends_with(path, ".safetensors") ? FD_SOURCE_SAFETENSORS : FD_SOURCE_NPY;
 }
 
 fd_code fd_source_add_file(fd_source *source, const char *path, const char *name, fd_error *err) {

@@ -7,20 +7,16 @@
 #include <sys/stat.h>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "dumpers/import/raw.h"
 #include "dumpers/import/source_internal.h"
 
 enum { MAX_DEPTH = 16 };
 
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
-
 static bool is_pickle(const char *name) {
     static const char *const suffixes[] = {".pt", ".pth", ".pkl", ".pickle"};
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-        if (ends_with(name, suffixes[i])) return true;
+        if (fd_ends_with(name, suffixes[i])) return true;
     return false;
 }
 
@@ -81,7 +77,7 @@ static fd_code add_children(fd_source *source, const char *path, size_t root, in
     size_t n;
     fd_code code = list_folder(path, &names, &n, err);
     for (size_t i = 0; depth == 0 && i < n; i++)
-        if (ends_with(names[i], "_debug_tree_FULL_TENSORS.json")) source->debugger = true;
+        if (fd_ends_with(names[i], "_debug_tree_FULL_TENSORS.json")) source->debugger = true;
     for (size_t i = 0; code == FD_OK && i < n; i++) {
         char *child;
         if (asprintf(&child, "%s/%s", path, names[i]) < 0) {
@@ -118,7 +114,7 @@ static fd_code add_entry(fd_source *source, const char *path, size_t root, int d
         source->tokens_file = strdup(path);
         return source->tokens_file ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
     }
-    const bool known = ends_with(path, ".npy") || ends_with(path, ".safetensors") || ends_with(path, ".npz");
+    const bool known = fd_ends_with(path, ".npy") || fd_ends_with(path, ".safetensors") || fd_ends_with(path, ".npz");
     if (!known && !is_pickle(path) && !(source->raw && fd_raw_is(path))) return FD_OK;
     const size_t keep = (size_t)(strrchr(path, '.') - path) - root;
     if (keep >= sizeof name) return fd_fail(err, FD_ERR_INPUT, "%s: a name of more than 1000 bytes", path);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "dumpers/import/source_internal.h"
 
 static bool append(int32_t **tokens, int32_t *n, double value) {
@@ -47,12 +48,7 @@ bool fd_source_is_tokens(const fd_source_tensor *tensor) {
 }
 
 bool fd_source_is_weight(const char *name) {
-    static const char *const ends[] = {".weight", ".bias"};
-    for (size_t i = 0; i < 2; i++) {
-        size_t n = strlen(name), m = strlen(ends[i]);
-        if (n > m && strcmp(name + n - m, ends[i]) == 0) return true;
-    }
-    return false;
+    return fd_ends_with(name, ".weight") || fd_ends_with(name, ".bias");
 }
 
 static fd_code tokens_of_tensor(const fd_source *source, size_t i, int32_t **tokens, int32_t *n, fd_error *err) {

@@ -4,15 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
+#include "base/text.h"
 
 /* The entry whose name ends so; SIZE_MAX: there is none. */
 static size_t find(const fd_zip *zip, const char *suffix) {
     for (size_t i = 0; i < fd_zip_count(zip); i++)
-        if (ends_with(fd_zip_name(zip, i), suffix)) return i;
+        if (fd_ends_with(fd_zip_name(zip, i), suffix)) return i;
     return SIZE_MAX;
 }
 

@@ -8,7 +8,6 @@
 #include "dumpers/import/masked.h"
 #include "dumpers/store/datasets.h"
 #include "dumpers/store/file.h"
-#include "dumpers/store/place.h"
 #include "model/gguf/quant.h"
 
 enum { BLOCK_BYTES = 1 << 20 }; /* rows gathered for one write */

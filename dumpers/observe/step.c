@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/hdf5/disk_room.h"
 #include "dumpers/observe/health.h"
 #include "dumpers/observe/writer.h"
 

@@ -5,14 +5,10 @@
 #include <sys/mman.h>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "dumpers/store/reader.h"
 
 enum { LARGE_POSITION = 64 << 20 }; /* bytes of a position; what is smaller may be all zeros */
-
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
 
 static fd_code take_last_rows(const fd_trace *trace, fd_trace_node *node, fd_h5_attribute last_rows, fd_error *err) {
     if (last_rows.found == FD_H5_ABSENT) return FD_OK;
@@ -207,7 +203,7 @@ static fd_code make_node(const fd_trace *trace, fd_trace_links *links, size_t i,
     node->layer = fd_layer_of_name(name);
     node->seq = -1;
     node->over_kv =
-        ends_with(name, ".attn_scores") || ends_with(name, ".attn_alibi") || ends_with(name, ".attn_weights");
+        fd_ends_with(name, ".attn_scores") || fd_ends_with(name, ".attn_alibi") || fd_ends_with(name, ".attn_weights");
     FD_TRY(fd_trace_set_describe(trace, links, i, set, &object, err));
     const fd_h5_attribute *seq = &object.seq, *layer = &object.layer;
     if (object.over_kv.found == FD_H5_FOUND) node->over_kv = object.over_kv.value != 0;

@@ -26,7 +26,7 @@ static void list(fd_builder *b) {
     experts.sigmoid = b->h->expert_gating != 1; /* where the file does not say, too */
     fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true, .gated_apart = true};
-    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), sqrtf((float)b->h->n_embd));
+    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b), sqrtf((float)b->h->n_embd));
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.rope = attention.window ? &local : NULL;

@@ -55,7 +55,7 @@ static int32_t rotate(fd_builder *b, int32_t layer, const projection *p, int32_t
     if (how->qk_norm_after) x = fd_build_norm(b, layer, p->norm, p->norm, x);
     if (how->qk_unit_norm) x = fd_build_unit_norm(b, layer, is_q ? "attn_q_unit" : "attn_k_unit", p->norm, x);
     if (is_q && b->h->temperature_scale != 0.0f && !how->no_temperature)
-        x = fd_build_attn_temperature(b, layer, "attn_q_temperature", x, how->temperature_first);
+        x = fd_build_attn_temperature(b, layer, x, how->temperature_first);
     return x;
 }
 
@@ -206,7 +206,7 @@ int32_t fd_build_pre_norm_layers(fd_builder *b, int32_t x, const fd_attention_bl
 
 void fd_build_pre_norm_model(fd_builder *b, const fd_attention_block *attention, fd_op activation,
                              const fd_experts_block *experts) {
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     fd_build_logits(b, fd_build_pre_norm_layers(b, x, attention, activation, experts));
 }
 

@@ -10,7 +10,7 @@ static void list(fd_builder *b) {
                              fd_fail(b->err, FD_ERR_UNSUPPORTED, "key bloom.attention.max_alibi_bias: %g, expected 8",
                                      (double)b->h->max_alibi_bias));
     b->graph->hparams.max_alibi_bias = 8; /* most files leave it out */
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     x = fd_build_norm(b, -1, "token_embd_norm", "token_embd_norm", x);
     fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU, NULL));
 }

@@ -7,7 +7,7 @@
 static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
     attention.qk_norm = fd_build_has(b, 0, "attn_q_norm.weight");
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++)
         x = fd_build_parallel_layer(b, layer, x, &attention, FD_OP_SILU_MUL);
     if (b->h->logit_scale == 1.0f)
@@ -20,7 +20,7 @@ static void list(fd_builder *b) {
 static void list_cohere2(fd_builder *b) {
     const fd_windows windows = fd_read_windows(b, 0, 4);
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.no_rope = !fd_is_windowed(&windows, layer);

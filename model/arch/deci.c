@@ -18,7 +18,7 @@ static void list(fd_builder *b) {
     const fd_hparams *h = &b->graph->hparams;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL};
     attention.rope_freqs = fd_build_rope_factors(b);
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < h->n_layer && b->code == FD_OK; layer++) {
         fd_read_layer_sizes(b, layer, &widest);
         if ((h->n_head_kv > 0 && h->n_head % h->n_head_kv != 0) || (h->n_ff == 0 && h->n_head > 0))

@@ -33,7 +33,7 @@ static void list(fd_builder *b) {
     m.how.scale = score_scale(b, m.n_nope + m.n_rope);
     fd_experts_block experts = fd_experts_of_file(b);
     if (is_glm_lite(b->h)) experts.sigmoid = true;
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         x = fd_build_add(b, layer, "ffn_inp", x, fd_build_mla(b, layer, norm, &m));

@@ -7,7 +7,7 @@ static void list(fd_builder *b) {
     if (b->h->n_layer != 64) windows.window = 0;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true};
     attention.rope_freqs = fd_build_rope_factors(b);
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.no_rope = windows.window > 0 && attention.window == 0;

@@ -9,7 +9,7 @@ static void list(fd_builder *b) {
     const fd_experts_block experts = fd_experts_of_file(b);
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .qk_norm = true};
     attention.rope_freqs = fd_build_rope_factors(b);
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.no_rope = !fd_is_windowed(&windows, layer);

@@ -49,7 +49,7 @@ int32_t fd_build_routed_experts(fd_builder *b, int32_t layer, int32_t router, in
     int32_t choice = row;
     if (fd_build_has(b, layer, "exp_probs_b.bias"))
         choice = fd_build_add_vector(b, layer, "ffn_moe_probs_biased", "exp_probs_b.bias", row);
-    int32_t ids = fd_build_top_k(b, layer, "ffn_moe_topk", choice);
+    int32_t ids = fd_build_top_k(b, layer, choice);
     int32_t weights = fd_build_expert_weights(b, layer, "ffn_moe_weights", row, ids, how->gating);
     weights = scaled(b, layer, row, ids, weights);
     int32_t act = activated(b, layer, x, ids, how);

@@ -14,7 +14,7 @@ static int32_t layer_of(fd_builder *b, int32_t layer, int32_t x, const fd_attent
 
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = layer_of(b, layer, x, &attention);
     }

@@ -8,7 +8,7 @@ static void list(fd_builder *b) {
     ssm.extras = FD_OPTIONAL;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL};
     attention.rope_freqs = fd_build_rope_factors(b);
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t attended = fd_build_attention(b, layer, norm, &attention);

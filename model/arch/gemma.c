@@ -5,7 +5,7 @@
 
 static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)b->h->n_embd));
     fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU_MUL, NULL));
 }

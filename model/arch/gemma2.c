@@ -15,7 +15,7 @@ static void list(fd_builder *b) {
     const fd_rope local = fd_rope_of_windows(b, b->h->rope.base, true);
     fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .softcap = h->attn_softcap, .scale = score_scale(h)};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)h->n_embd));
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);

@@ -18,7 +18,7 @@ static void list(fd_builder *b) {
     if (code != FD_OK) fd_builder_set_error(b, code);
     fd_attention_block attention = {
         .qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true, .scale = score_scale(b->h)};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     x = fd_build_scale(b, -1, "token_embd_scaled", x, sqrtf((float)b->h->n_embd));
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);

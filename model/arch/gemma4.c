@@ -160,7 +160,7 @@ static int32_t layer_of(fd_builder *b, int32_t layer, int32_t x, gemma4 *g) {
 
 static void list(fd_builder *b) {
     gemma4 g = read_keys(b);
-    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), sqrtf((float)b->h->n_embd));
+    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b), sqrtf((float)b->h->n_embd));
     if (g.n_extra) g.extra = second_embedding(b, x, &g);
     for (int32_t layer = 0; layer < b->h->n_layer && b->code == FD_OK; layer++) x = layer_of(b, layer, x, &g);
     if (g.softcap > 0)

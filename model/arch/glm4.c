@@ -6,7 +6,7 @@
 static void list(fd_builder *b) {
     if (fd_read_rope_sections(b)) b->graph->hparams.rope.pairing = FD_ROPE_HALF;
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++)
         x = fd_build_post_norm_layer(b, layer, x, &attention, FD_OP_SILU_MUL, true);
     fd_build_logits(b, x);

@@ -10,7 +10,7 @@ static void list(fd_builder *b) {
     experts.sigmoid = b->h->expert_gating != 1; /* where the file does not say, too */
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
     attention.qk_norm = fd_build_has(b, 0, "attn_q_norm.weight");
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_norm(b, layer, "attn_post_norm", "post_attention_norm", x);

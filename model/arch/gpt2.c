@@ -5,8 +5,8 @@
 
 static void list(fd_builder *b) {
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = true};
-    int32_t x = fd_build_embed(b, "token_embd");
-    x = fd_build_add_position(b, "inp_pos", "position_embd", x);
+    int32_t x = fd_build_embed(b);
+    x = fd_build_add_position(b, x);
     fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU, NULL));
 }
 

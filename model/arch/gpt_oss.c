@@ -9,7 +9,7 @@ static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_REQUIRED, .rope_freqs = FD_NO_ROPE_FACTORS, .sinks = true};
     const fd_experts_block experts = {
         .gating = FD_GATING_SOFTMAX, .activation = FD_OP_SWIGLU_CLAMP, .bias = FD_REQUIRED};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.rope = attention.window ? &local : NULL;

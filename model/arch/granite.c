@@ -12,7 +12,7 @@ static void list_with(fd_builder *b, const fd_ssm *ssm) {
         .gating = FD_GATING_NORMALISED, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .scale = h->attn_scale, .no_rope = !h->rope_used};
     attention.rope_freqs = fd_build_rope_factors(b);
-    int32_t x = scaled(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), h->embedding_scale);
+    int32_t x = scaled(b, -1, "token_embd_scaled", fd_build_embed(b), h->embedding_scale);
     for (int32_t layer = 0; layer < h->n_layer; layer++) {
         int32_t norm = fd_build_rms_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t branch = !ssm || fd_layer_has(b, layer, "attention.head_count_kv")

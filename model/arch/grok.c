@@ -46,7 +46,7 @@ static void list(fd_builder *b) {
                                           .rope_freqs = FD_NO_ROPE_FACTORS,
                                           .scale = (float)f.scores,
                                           .softcap = (float)f.score_cap};
-    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), (float)f.embedding);
+    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b), (float)f.embedding);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         const char *last = fd_build_has(b, layer, "layer_output_norm.weight") ? "layer_output_norm" : "post_ffw_norm";
         int32_t branch = fd_build_attention(b, layer, fd_build_norm(b, layer, "attn_norm", "attn_norm", x), &attention);

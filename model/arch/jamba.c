@@ -8,7 +8,7 @@ static void list(fd_builder *b) {
     ssm.extras = FD_REQUIRED;
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .no_rope = true};
     const fd_experts_block experts = {.gating = FD_GATING_GATHER, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t branch = fd_layer_has(b, layer, "attention.head_count_kv")

@@ -27,7 +27,7 @@ static void list_with(fd_builder *b, int32_t window) {
     if (code != FD_OK) fd_builder_set_error(b, code);
     fd_experts_block experts = fd_experts_of_file(b);
     experts.gating = FD_GATING_NORMALISED;
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t branch = fd_layer_has(b, layer, "attention.head_count_kv")

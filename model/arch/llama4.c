@@ -12,7 +12,7 @@ static int32_t expert(fd_builder *b, int32_t layer, int32_t x) {
     const fd_experts_block how = {.sigmoid = true, .activation = FD_OP_SILU_MUL, .bias = FD_OPTIONAL};
     int32_t probs = fd_build_matmul(b, layer, "ffn_moe_logits", "ffn_gate_inp", x, h->n_expert, FD_OPTIONAL);
     probs = fd_build_activation(b, layer, "ffn_moe_probs", FD_OP_SIGMOID, probs);
-    int32_t id = fd_build_top_k(b, layer, "ffn_moe_topk", probs);
+    int32_t id = fd_build_top_k(b, layer, probs);
     int32_t weight = fd_build_expert_weights(b, layer, "ffn_moe_weights", probs, id, FD_GATING_GATHER);
     int32_t row = fd_build_one_head(b, fd_build_slice(b, layer, "ffn_moe_x", x, 0, h->n_embd)); /* one expert's */
     int32_t in = fd_build_mul(b, layer, "ffn_moe_in", row, weight);
@@ -52,7 +52,7 @@ static void list(fd_builder *b) {
     b->graph->hparams.n_ff_shared = b->h->n_ff_expert;
     b->graph->hparams.temperature_scale = 0.1f;
     b->graph->hparams.temperature_length = CHUNK;
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, (layer + 1) % PERIOD == 0 ? &global : &local);
         int32_t norm = fd_build_norm(b, layer, "ffn_norm", "ffn_norm", x);

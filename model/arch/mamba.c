@@ -62,8 +62,7 @@ int32_t fd_build_mamba(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm 
     dt = fd_build_matmul(b, layer, "ssm_dt", "ssm_dt", dt, s->n_inner, FD_REQUIRED);
     dt = fd_build_activation(b, layer, "ssm_dt_softplus", FD_OP_SOFTPLUS, dt);
     int32_t cache = store(b, layer, dt, x, fd_build_heads(b, to_state, 1));
-    int32_t y = fd_build_ssm_scan(b, layer, "ssm_scan", cache, fd_build_heads(b, read, 1),
-                                  (const int32_t[]){s->n_inner, 1}, true);
+    int32_t y = fd_build_ssm_scan(b, layer, cache, fd_build_heads(b, read, 1), (const int32_t[]){s->n_inner, 1}, true);
     y = fd_build_gated(b, layer, "ssm_gated", FD_OP_SILU_MUL, z, y);
     return fd_build_matmul(b, layer, "ssm_out", "ssm_out", y, b->h->n_embd, FD_OPTIONAL);
 }
@@ -82,8 +81,7 @@ int32_t fd_build_mamba2(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm
     dt = fd_build_add_vector(b, layer, "ssm_dt_biased", "ssm_dt.bias", dt);
     dt = fd_build_activation(b, layer, "ssm_dt_softplus", FD_OP_SOFTPLUS, dt);
     int32_t cache = store(b, layer, dt, x, to_state);
-    int32_t y = fd_build_ssm_scan(b, layer, "ssm_scan", cache, read,
-                                  (const int32_t[]){s->n_rank, s->n_inner / s->n_rank}, false);
+    int32_t y = fd_build_ssm_scan(b, layer, cache, read, (const int32_t[]){s->n_rank, s->n_inner / s->n_rank}, false);
     y = fd_build_gated(b, layer, "ssm_gated", FD_OP_SILU_MUL, z, y);
     if (s->extras == FD_REQUIRED || fd_build_has(b, layer, "ssm_norm.weight"))
         y = s->n_group > 1 ? fd_build_rms_norm_groups(b, layer, "ssm_norm", "ssm_norm",
@@ -94,7 +92,7 @@ int32_t fd_build_mamba2(fd_builder *b, int32_t layer, int32_t norm, const fd_ssm
 
 static void list_with(fd_builder *b, const fd_ssm *s,
                       int32_t (*mixer)(fd_builder *, int32_t, int32_t, const fd_ssm *)) {
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         x = fd_build_add(b, layer, "l_out", x, mixer(b, layer, norm, s));

@@ -12,7 +12,7 @@ static void list(fd_builder *b) {
     unscaled.attention_factor = 1;
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true};
     fd_default_expert_length(b);
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.window = fd_window_of(&windows, layer);
         attention.rope = attention.window ? &unscaled : NULL;

@@ -10,7 +10,7 @@ static void list(fd_builder *b) {
     fd_mla mla = fd_read_mla(b);
     mla.how.rope_freqs = fd_build_rope_factors(b);
     mla.how.scale = 1.0f / sqrtf((float)(mla.n_nope + mla.n_rope));
-    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b, "token_embd"), 12.0f);
+    int32_t x = fd_build_scale(b, -1, "token_embd_scaled", fd_build_embed(b), 12.0f);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t branch = fd_build_mla(b, layer, fd_build_norm(b, layer, "attn_norm", "attn_norm", x), &mla);
         x = fd_build_add(b, layer, "ffn_inp", x, fd_build_scale(b, layer, "attn_proj_scaled", branch, residual));

@@ -58,7 +58,7 @@ static int32_t query(fd_builder *b, int32_t layer, int32_t x, const fd_mla *m) {
     if (m->absorbed) nope = fd_build_head_matmul(b, layer, "attn_q_absorbed", "attn_k_b", nope, m->kv_rank);
     rope = fd_build_rope(b, layer, "attn_q_rope", rope, m->how.rope_freqs);
     q = fd_build_concat(b, layer, "attn_q_whole", nope, rope);
-    return b->h->temperature_scale != 0.0f ? fd_build_attn_temperature(b, layer, "attn_q_temperature", q, 0) : q;
+    return b->h->temperature_scale != 0.0f ? fd_build_attn_temperature(b, layer, q, 0) : q;
 }
 
 int32_t fd_build_mla(fd_builder *b, int32_t layer, int32_t x, const fd_mla *m) {

@@ -8,8 +8,8 @@ static void list(fd_builder *b) {
     if (fd_build_has(b, 0, "attn_q_norm.weight") || fd_build_has(b, 0, "ffn_act.scales"))
         fd_builder_set_error(
             b, fd_fail(b->err, FD_ERR_UNSUPPORTED, "weights attn_q_norm and ffn_act.scales: not implemented for mpt"));
-    int32_t x = fd_build_embed(b, "token_embd");
-    if (fd_build_has(b, -1, "position_embd.weight")) x = fd_build_add_position(b, "inp_pos", "position_embd", x);
+    int32_t x = fd_build_embed(b);
+    if (fd_build_has(b, -1, "position_embd.weight")) x = fd_build_add_position(b, x);
     fd_build_logits(b, fd_build_pre_norm_layers(b, x, &attention, FD_OP_GELU, NULL));
 }
 

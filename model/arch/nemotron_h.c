@@ -12,7 +12,7 @@ static void list(fd_builder *b) {
     fd_experts_block experts = fd_experts_of_file(b);
     experts.sigmoid = true;
     experts.activation = FD_OP_RELU_SQUARED;
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t branch = fd_layer_has(b, layer, "feed_forward_length") ? fd_build_mixture(b, layer, norm, &experts)

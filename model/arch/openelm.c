@@ -7,7 +7,7 @@ static void list(fd_builder *b) {
     const fd_hparams widest = *b->h;
     const fd_hparams *h = &b->graph->hparams;
     const fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS, .qk_norm = true};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < h->n_layer && b->code == FD_OK; layer++) {
         fd_read_layer_sizes(b, layer, &widest);
         if (h->n_head < 1 || h->n_head_kv < 1 || h->n_head % h->n_head_kv != 0)

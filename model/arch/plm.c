@@ -7,7 +7,7 @@
 static void list(fd_builder *b) {
     fd_mla mla = fd_read_mla(b);
     mla.how.scale = 1.0f / sqrtf((float)(mla.n_nope + mla.n_rope));
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         x = fd_build_add(b, layer, "ffn_inp", x, fd_build_mla(b, layer, norm, &mla));

@@ -134,7 +134,7 @@ static void list_with(fd_builder *b, bool in_turn) {
     fd_default_expert_length(b);
     if (b->h->n_expert > 0 && b->h->n_ff_shared == 0) b->graph->hparams.n_ff_shared = b->h->n_ff;
     const delta d = read_delta(b, in_turn);
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         int32_t norm = fd_build_norm(b, layer, "attn_norm", "attn_norm", x);
         int32_t branch =

@@ -143,7 +143,7 @@ static void list(fd_builder *b) {
                        head_size, b->h->n_embd);
     if (code != FD_OK) fd_builder_set_error(b, code);
     mix m = {.n_head = b->h->n_embd / head_size};
-    int32_t x = fd_build_norm(b, -1, "token_embd_norm", "token_embd_norm", fd_build_embed(b, "token_embd"));
+    int32_t x = fd_build_norm(b, -1, "token_embd_norm", "token_embd_norm", fd_build_embed(b));
     for (m.layer = 0; m.layer < b->h->n_layer; m.layer++) {
         m.cache = norm_to_cache(b, m.layer, "attn_norm", "attn_norm", "cache_shift", x);
         x = fd_build_add(b, m.layer, "ffn_inp", x, time_mix(b, &m));

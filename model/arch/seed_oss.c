@@ -3,7 +3,7 @@
 
 static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         x = fd_build_pre_norm_attention(b, layer, x, &attention);
         int32_t norm = fd_build_rms_norm(b, layer, "attn_post_norm", "post_attention_norm", x);

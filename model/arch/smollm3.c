@@ -3,7 +3,7 @@
 
 static void list(fd_builder *b) {
     fd_attention_block attention = {.qkv_bias = FD_OPTIONAL, .rope_freqs = FD_NO_ROPE_FACTORS};
-    int32_t x = fd_build_embed(b, "token_embd");
+    int32_t x = fd_build_embed(b);
     for (int32_t layer = 0; layer < b->h->n_layer; layer++) {
         attention.no_rope = (layer + 1) % 4 == 0;
         x = fd_build_pre_norm_attention(b, layer, x, &attention);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
-#include "model/gguf/quant.h"
 
 Test(against, what_a_sound_converter_writes_agrees) {
     static const struct {

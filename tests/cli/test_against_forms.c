@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "checkpoint.h"
-#include "model/gguf/quant.h"
 
 /* ---- models with a state, and compressed K and V ---- */
 

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/rounding_engine.h"
 

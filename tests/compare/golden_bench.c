@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "compare/diff/golden.h"
 #include "compare/diff/record.h"
 
 const fake_options clean_run;

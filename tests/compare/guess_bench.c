@@ -9,17 +9,12 @@ const char *const all = "*", *const fused = "*norm,*attn_[qkv],*attn_out,*proj,*
                   *const hooks = "token_embd,*norm,*attn_[qkv],*proj,*down,*l_out,logits", /* no ffn_inp */
                       *const layers = "token_embd,*l_out,logits";
 
-bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
 void expect_guess(const bench *b, const guessed *bug, const char *tensors, const char *emulated, bool stated) {
     fd_graph *faulty;
     fd_error err = {0};
     must(fd_graph_clone(b->graph, &faulty, &err), &err);
     for (int32_t k = 0; k < faulty->n_node; k++)
-        if (ends_with(faulty->nodes[k].name, bug->nodes)) bug->edit(faulty, &faulty->nodes[k]);
+        if (fd_ends_with(faulty->nodes[k].name, bug->nodes)) bug->edit(faulty, &faulty->nodes[k]);
     fd_verdict v =
         judged(b, faulty, (recording){.emulated = emulated, .tensors = tensors, .numerics = stated ? NULL : "unknown"});
     const fd_explanation *e = &v.diagnosis.explanation;

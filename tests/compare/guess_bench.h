@@ -13,8 +13,6 @@ typedef struct guessed {
 /* What is recorded: globs. */
 extern const char *const all, *const fused, *const hooks, *const layers;
 
-bool ends_with(const char *name, const char *suffix);
-
 /* `stated`: the trace says its numerics. */
 void expect_guess(const bench *b, const guessed *bug, const char *tensors, const char *emulated, bool stated);
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/bounds/dot_inputs.h"
 #include "model/gguf/quant.h"
 #include "tests/compare/replay_bench.h"
 

@@ -2,6 +2,7 @@
 #ifndef FD_TESTS_COMPARE_REPLAY_BENCH_H
 #define FD_TESTS_COMPARE_REPLAY_BENCH_H
 
+#include "base/text.h"
 #include "compare/compare_model.h"
 #include "compare/attribute/attribution.h"
 #include "emulate/emulate.h"

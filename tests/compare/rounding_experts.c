@@ -4,9 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
-#include "numerics/contract.h"
-
 void rounding_softmax_of(const double *x, double *out, int64_t n, const fd_numerics_class *c) {
     double max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++) max = fmax(max, x[i]);

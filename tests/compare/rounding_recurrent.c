@@ -4,9 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/quant.h"
-#include "numerics/contract.h"
-
 void rounding_conv(const fd_op_args *a, const fd_numerics_class *c, double *out) {
     const fd_weight *w = a->weight[0];
     int64_t n = w->n_row, n_tap = w->n_col;

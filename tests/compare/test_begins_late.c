@@ -75,7 +75,7 @@ Test(begins_late, what_rows_from_a_position_on_show_is_named_with_that_position)
         bench b = open_bench(models[0], (recording){.one_by_one = begin[i].one_by_one});
         fd_graph *faulty = graph_copy(&b);
         for (int32_t k = 0; k < faulty->n_node; k++)
-            if (ends_with(faulty->nodes[k].name, bug->nodes)) bug->edit(faulty, &faulty->nodes[k]);
+            if (fd_ends_with(faulty->nodes[k].name, bug->nodes)) bug->edit(faulty, &faulty->nodes[k]);
         fd_verdict v =
             judged(&b, faulty,
                    (recording){.emulated = "f32", .tensors = *begin[i].tensors, .one_by_one = begin[i].one_by_one});

@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "compare/bounds/bounds.h"
-#include "model/gguf/float16.h"
 #include "model/gguf/quant.h"
 #include "tests/ops/op_case.h"
 

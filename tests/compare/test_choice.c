@@ -3,8 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/compare.h"
-#include "compare/diff/token_split.h"
 #include "compare/attribute/argmax_flip.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/compare/said.h"

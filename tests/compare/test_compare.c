@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/compare.h"
 #include "tests/compare/fake_run.h"
 #include "tests/compare/said.h"
 

@@ -4,10 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "compare/compare.h"
 #include "compare/infer/evidence.h"
 #include "compare/report/remarks.h"
-#include "emulate/rounding.h"
 #include "tests/compare/replay_bench.h"
 
 /* RMSNorm over n − 1: one factor for all elements, far below what 16 bits round. */

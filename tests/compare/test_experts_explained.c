@@ -76,7 +76,7 @@ static fd_graph *weighted_inputs(const bench *b) {
     must(fd_graph_clone(b->graph, &faulty, &err), &err);
     for (int32_t i = 0; i < faulty->n_node; i++)
         for (int k = 0; k < 4; k++)
-            if (ends_with(faulty->nodes[i].name, suffixes[k])) faulty->nodes[i].override = how[k];
+            if (fd_ends_with(faulty->nodes[i].name, suffixes[k])) faulty->nodes[i].override = how[k];
     return faulty;
 }
 
@@ -124,7 +124,7 @@ Test(experts, ids_of_the_step_before_are_named_at_a_product_and_through_all_of_t
     for (int i = 0; i < 2; i++) {
         fd_graph *faulty = spoiled_everywhere(&b, "ffn_moe_gate", ids_of_the_step_before);
         for (int32_t k = 0; k < faulty->n_node; k++)
-            if (ends_with(faulty->nodes[k].name, also[0]) || ends_with(faulty->nodes[k].name, also[1]))
+            if (fd_ends_with(faulty->nodes[k].name, also[0]) || fd_ends_with(faulty->nodes[k].name, also[1]))
                 faulty->nodes[k].override = ids_of_the_step_before;
         expect_said(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[i]}, "earlier_input",
                     "of 1 position before", NULL);

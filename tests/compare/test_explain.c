@@ -7,7 +7,6 @@
 #include "tests/compare/explain_bench.h"
 #include "tests/faults/dressed.h"
 #include "tests/faults/unlisted.h"
-#include "tests/compare/said.h"
 
 /* ---- faults of the table ---- */
 

@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference_cpu/reference.h"
 #include "tests/compare/explain_bench.h"
 #include "tests/ops/shared_files.h"
-#include "tests/compare/said.h"
 
 static const char *const archs[] = {"qwen3-dense",    "gemma2-dense", "qwen3moe-moe",   "gpt-oss-moe",
                                     "llama-moe",      "gpt2-dense",   "bloom-dense",    "olmo-dense",

@@ -8,7 +8,6 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "tests/compare/guess_bench.h"
-#include "tests/compare/said.h"
 
 static void base_5e5(fd_graph *g, fd_node *n) {
     (void)g;

@@ -165,7 +165,7 @@ static void k_in_decode(const fd_op_args *args) {
 }
 static void write_k(fd_graph *g, fd_node *v) {
     for (fd_node *n = g->nodes; n < v; n++)
-        if (n->layer == v->layer && ends_with(n->name, "attn_k_rope")) n->override = kept_for_v;
+        if (n->layer == v->layer && fd_ends_with(n->name, "attn_k_rope")) n->override = kept_for_v;
     v->override = k_in_decode;
 }
 
@@ -222,10 +222,10 @@ static double off;
 static void by_another_kernel(const fd_observation *seen, float *rows) {
     static float scores[64 * 64 * 16];
     const int32_t n_head = seen->node->shape[0], n_kv = (int32_t)(seen->row_stride / (n_head ? n_head : 1));
-    if (ends_with(seen->node->name, "attn_scores"))
+    if (fd_ends_with(seen->node->name, "attn_scores"))
         for (int64_t i = 0; i < seen->n_pos * seen->row_stride; i++)
             scores[i] = rows[i] = (float)((double)rows[i] * (1 + off * sin(17.0 * (double)i)));
-    if (!ends_with(seen->node->name, "attn_weights")) return;
+    if (!fd_ends_with(seen->node->name, "attn_weights")) return;
     for (int64_t i = 0; i < seen->n_pos * n_head; i++) {
         const int64_t own = seen->pos0 + i / n_head;
         double most = -INFINITY, sum = 0;

@@ -6,14 +6,9 @@
 
 #include "tests/compare/replay_bench.h"
 
-static bool is_node(const fd_node *node, const char *suffix) {
-    size_t n = strlen(node->name), m = strlen(suffix);
-    return n >= m && strcmp(node->name + n - m, suffix) == 0;
-}
-
 /* Before they are scaled. */
 static void scores_unscaled(const fd_observation *seen, float *rows) {
-    if (!is_node(seen->node, ".attn_scores")) return;
+    if (!fd_ends_with(seen->node->name, ".attn_scores")) return;
     for (int64_t i = 0; i < seen->n_pos * seen->row_stride; i++) rows[i] /= seen->node->scale;
 }
 
@@ -21,9 +16,9 @@ static void scores_unscaled(const fd_observation *seen, float *rows) {
 static void k_before_rope(const fd_observation *seen, float *rows) {
     static float k[8 * 4096];
     size_t size = sizeof *rows * (size_t)(seen->n_pos * seen->row_stride);
-    cr_assert(size <= sizeof k || !is_node(seen->node, ".attn_k"));
-    if (is_node(seen->node, ".attn_k")) memcpy(k, rows, size);
-    if (is_node(seen->node, ".attn_k_rope")) memcpy(rows, k, size);
+    cr_assert(size <= sizeof k || !fd_ends_with(seen->node->name, ".attn_k"));
+    if (fd_ends_with(seen->node->name, ".attn_k")) memcpy(k, rows, size);
+    if (fd_ends_with(seen->node->name, ".attn_k_rope")) memcpy(rows, k, size);
 }
 
 /* Layer 2 alone: every row is that of the position before. */
@@ -35,7 +30,7 @@ static void down_late(const fd_observation *seen, float *rows) {
 
 /* Two pages of one key each, in the order in which they lie in memory. */
 static void pages_in_their_order(const fd_observation *seen, float *rows) {
-    if (!is_node(seen->node, ".attn_scores") && !is_node(seen->node, ".attn_weights")) return;
+    if (!fd_ends_with(seen->node->name, ".attn_scores") && !fd_ends_with(seen->node->name, ".attn_weights")) return;
     const int64_t n_head = seen->node->shape[0], n_kv = seen->row_stride / n_head;
     for (int64_t i = 0; i < seen->n_pos * n_head; i++) {
         float *keys = rows + i * n_kv, kept = keys[0];
@@ -46,10 +41,10 @@ static void pages_in_their_order(const fd_observation *seen, float *rows) {
 }
 
 static void unscale(fd_node *node) {
-    if (is_node(node, ".attn_scores")) node->scale = 1;
+    if (fd_ends_with(node->name, ".attn_scores")) node->scale = 1;
 }
 static void unturn(fd_node *node) {
-    if (!is_node(node, ".attn_k_rope")) return;
+    if (!fd_ends_with(node->name, ".attn_k_rope")) return;
     node->rope.scaling = FD_ROPE_SCALING_LINEAR;
     node->rope.factor = 1e30; /* no angle is left */
 }

@@ -20,9 +20,8 @@ static fd_graph *engine(const bench *b, fd_override_fn how, const char *suffix, 
     fd_graph *graph = graph_copy(b);
     for (int32_t i = 0; i < graph->n_node; i++) {
         fd_node *node = &graph->nodes[i];
-        size_t n = strlen(node->name), end = strlen(suffix);
-        bool named = n >= end && strcmp(node->name + n - end, suffix) == 0;
-        if (node->op == FD_OP_MATMUL && named && (logits || node->layer >= 0)) node->override = how;
+        if (node->op == FD_OP_MATMUL && fd_ends_with(node->name, suffix) && (logits || node->layer >= 0))
+            node->override = how;
     }
     return graph;
 }

@@ -190,7 +190,7 @@ Test(names_say, a_mistake_of_every_layer_is_one_bug_though_each_has_its_own_weig
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &graph, &err), &err);
         for (int32_t k = 0; k < graph->n_node; k++)
-            if (ends_with(graph->nodes[k].name, bugs[i].nodes)) bugs[i].edit(graph, &graph->nodes[k]);
+            if (fd_ends_with(graph->nodes[k].name, bugs[i].nodes)) bugs[i].edit(graph, &graph->nodes[k]);
         fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .tensors = "*"});
         const fd_verdict_diagnosis *d = &v.diagnosis;
         cr_expect_str_eq(d->causes.first.name, bugs[i].name);

@@ -10,7 +10,6 @@
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/overflow.h"
 #include "compare/report/report.h"
-#include "model/gguf/quant.h"
 #include "tests/compare/overflow_ops.h"
 #include "tests/compare/replay_bench.h"
 

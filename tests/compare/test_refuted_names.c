@@ -81,7 +81,8 @@ Test(refuted_names, v_in_bfloat16_is_no_row_of_another_sequence_and_sums_in_it_n
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &faulty, &err), &err);
         for (int32_t i = 0; i < faulty->n_node; i++)
-            if (ends_with(faulty->nodes[i].name, "attn_out")) faulty->nodes[i].override = sums ? coarse_sums : coarse_v;
+            if (fd_ends_with(faulty->nodes[i].name, "attn_out"))
+                faulty->nodes[i].override = sums ? coarse_sums : coarse_v;
         fd_verdict v =
             judged(&b, faulty,
                    (recording){.emulated = sums ? "llama-cpu" : "f32", .tensors = no_cache, .numerics = "unknown"});

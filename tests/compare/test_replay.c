@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compare/compare.h"
-#include "faults/faults.h"
 #include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 

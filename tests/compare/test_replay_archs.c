@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "compare/infer/evidence.h"
-#include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
-#include "tests/ops/shared_files.h"
 
 static const char *const archs[] = {"qwen3-dense", "gemma2-dense",   "qwen3moe-moe", "gpt-oss-moe",
                                     "llama-moe",   "gpt2-dense",     "bloom-dense",  "olmo-dense",

@@ -5,11 +5,8 @@
 #include <string.h>
 
 #include "compare/compare.h"
-#include "compare/describe.h"
-#include "compare/report/line.h"
 #include "compare/report/report.h"
 #include "tests/compare/fake_run.h"
-#include "tests/compare/said.h"
 
 static fd_verdict verdict_of(const fake_options *ref, const fake_options *cand) {
     fake_trace_options a = {.level = FD_TRACE_FULL, .run = *ref}, b = {.level = FD_TRACE_FULL, .run = *cand};

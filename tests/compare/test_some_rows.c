@@ -130,7 +130,7 @@ Test(some_rows, are_named_as_what_they_are) {
         fd_error err = {0};
         must(fd_graph_clone(b.graph, &graph, &err), &err);
         for (int32_t k = 0; k < graph->n_node; k++)
-            if (ends_with(graph->nodes[k].name, bugs[i].nodes)) graph->nodes[k].override = bugs[i].how;
+            if (fd_ends_with(graph->nodes[k].name, bugs[i].nodes)) graph->nodes[k].override = bugs[i].how;
         fd_verdict v = judged(&b, graph,
                               (recording){.emulated = bugs[i].emulated,
                                           .tensors = bugs[i].tensors[0] ? bugs[i].tensors : fused,

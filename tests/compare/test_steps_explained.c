@@ -157,7 +157,7 @@ Test(steps, what_is_done_to_every_step_is_named_once) {
         for (int r = 0; r < 2 && bugs[i].recorded[r]; r++) {
             fd_graph *faulty = spoiled_everywhere(&b, bugs[i].nodes[0], bugs[i].override);
             for (int32_t k = 0; k < faulty->n_node && bugs[i].nodes[1]; k++)
-                if (ends_with(faulty->nodes[k].name, bugs[i].nodes[1])) faulty->nodes[k].override = bugs[i].override;
+                if (fd_ends_with(faulty->nodes[k].name, bugs[i].nodes[1])) faulty->nodes[k].override = bugs[i].override;
             const recording how = {.emulated = "f32", .tensors = *bugs[i].recorded[r], .first_chunk = 3};
             fd_verdict v = judged(&b, faulty, how);
             const fd_explanation *e = &v.diagnosis.explanation;
@@ -214,7 +214,7 @@ Test(steps, a_class_that_is_said_says_nothing_of_the_cache) {
     bench b = open_bench(models[0], (recording){0});
     fd_graph *faulty = spoiled_everywhere(&b, "cache_k", in_few_bits);
     for (int32_t k = 0; k < faulty->n_node; k++)
-        if (ends_with(faulty->nodes[k].name, "cache_v")) faulty->nodes[k].override = in_few_bits;
+        if (fd_ends_with(faulty->nodes[k].name, "cache_v")) faulty->nodes[k].override = in_few_bits;
     for (int everywhere = 1; everywhere >= 0; everywhere--) {
         for (int32_t k = 0; k < faulty->n_node && !everywhere; k++)
             if (faulty->nodes[k].layer != 2) faulty->nodes[k].override = NULL;

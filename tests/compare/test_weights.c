@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/compare.h"
 #include "compare/weights/weights.h"
 #include "model/gguf/quant.h"
-#include "reference_cpu/reference.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/faults/dressed.h"
 #include "tests/compare/said.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compare/compare.h"
 #include "faults/faults.h"
 #include "tests/compare/replay_bench.h"
 #include "tests/faults/unlisted.h"

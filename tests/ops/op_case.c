@@ -6,7 +6,6 @@
 
 #include "model/gguf_writer/block_scales.h"
 #include "model/gguf/quant.h"
-#include "numerics/contract.h"
 
 /* SplitMix64 (Steele, Lea, Flood 2014). */
 static uint64_t next(uint64_t *seed) {

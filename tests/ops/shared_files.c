@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "tests/common.h"
 
 const char *shared_file(const char *name) {
@@ -29,8 +30,7 @@ char **shared_files(const char *folder, const char *suffix, size_t *n) {
     if (asprintf(&path, "%s/%s", root ? root : FD_SOURCE_DIR "/../shared", folder) < 0) abort();
     DIR *dir = opendir(path);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        size_t length = strlen(entry->d_name), tail = strlen(suffix);
-        if (length < tail || strcmp(entry->d_name + length - tail, suffix) != 0) continue;
+        if (!fd_ends_with(entry->d_name, suffix)) continue;
         files = realloc(files, (*n + 1) * sizeof *files);
         if (!files || asprintf(&files[*n], "%s/%s", path, entry->d_name) < 0) abort();
         (*n)++;

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/builder.h"
 #include "model/gguf_writer/made_model.h"
 #include "model/gguf_writer/made_sizes.h"
 #include "reference_cpu/reference.h"

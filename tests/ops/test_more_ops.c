@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "numerics/contract.h"
 #include "reference_cpu/reference.h"
 
 enum { N = 200, ROWS = 5, POS0 = 3, N_HEAD = 3, MOST = ROWS * N };

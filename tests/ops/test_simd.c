@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/gguf/quant.h"
 #include "numerics/contract.h"
 #include "tests/ops/op_case.h"
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "exec/sampler.h"
-#include "numerics/sampling.h"
 #include "tests/common.h"
 
 enum { N = 6, N_DRAW = 20000 };

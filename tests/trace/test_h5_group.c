@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/limits.h"
 #include "dumpers/hdf5/plain.h"
 #include "fixture.h"
 

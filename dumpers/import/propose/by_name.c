@@ -157,8 +157,7 @@ void fd_propose_ends(fd_proposer *p) {
     for (size_t i = 0; i < p->n; i++) {
         fd_proposed *item = &p->items[i];
         const int32_t v = node_of_ends(p, item->name);
-        if ((!item->clear || fd_propose_is_further(p, item, 2)) && may_be(p, item, v))
-            take(p, item, v, "its name alone");
+        if ((!item->clear || fd_propose_is_further(p, item)) && may_be(p, item, v)) take(p, item, v, "its name alone");
     }
 }
 

@@ -171,8 +171,8 @@ bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, con
 
 /* Is some name that node, by its values or by what was written? `but` is not asked; NULL. */
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
-/* Is another name's distance from the same node so many times smaller? */
-bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item, double times);
+/* Is another name less than half as far from the same node? */
+bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item);
 /* May the tensor be the node, by its number of elements? */
 bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node);
 

@@ -285,11 +285,11 @@ bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *l, fd_proposed 
     return true;
 }
 
-bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item, double times) {
+bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item) {
     for (size_t i = 0; i < p->n; i++) {
         const fd_proposed *other = &p->items[i];
         if (other == item || !other->clear || other->best[0].node != item->best[0].node || other->slice[0]) continue;
-        if (times * other->best[0].away + 1e-11 < item->best[0].away) return true;
+        if (2 * other->best[0].away + 1e-11 < item->best[0].away) return true;
     }
     return false;
 }

@@ -286,7 +286,7 @@ void fd_propose_lines(fd_proposer *p, const fd_import_options *options) {
     for (int pass = 0; pass < 2; pass++) { /* the nearer first: the first line that finds its tensor is the node */
         if (pass) fd_propose_ends(p);
         for (size_t i = 0; i < p->n; i++)
-            if (p->items[i].clear && !p->items[i].written && (pass || !fd_propose_is_further(p, &p->items[i], 2)))
+            if (p->items[i].clear && !p->items[i].written && (pass || !fd_propose_is_further(p, &p->items[i])))
                 write_sure(p, &p->items[i]);
     }
     for (size_t i = 0; i < p->n; i++)

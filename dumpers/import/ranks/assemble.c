@@ -6,8 +6,9 @@
 #include "dumpers/import/ranks/internal.h"
 #include "model/gguf/quant.h"
 
-fd_code fd_joined_part(const struct fd_ranks *ranks, const fd_joined *j, int32_t r, fd_source_view *out,
-                       fd_error *err) {
+/* Rank r's part. */
+static fd_code joined_part(const struct fd_ranks *ranks, const fd_joined *j, int32_t r, fd_source_view *out,
+                           fd_error *err) {
     FD_TRY(fd_source_view_open(ranks->dumps, j->parts[r], out, err));
     fd_array *array = &out->array;
     if (j->length && array->rank > 0) {
@@ -53,7 +54,7 @@ static fd_code fill(const struct fd_ranks *ranks, const fd_joined *j, const int6
     fd_code code = FD_OK;
     for (int32_t r = 0; code == FD_OK && r < ranks->n_rank; r += j->whole_each ? 1 : j->copies) {
         fd_source_view view;
-        code = fd_joined_part(ranks, j, r, &view, err);
+        code = joined_part(ranks, j, r, &view, err);
         if (code != FD_OK) break;
         int64_t n = product(view.array.shape, 0, rank);
         double *part = malloc(sizeof *part * (size_t)(n + 1));
@@ -74,7 +75,7 @@ static fd_code fill(const struct fd_ranks *ranks, const fd_joined *j, const int6
 }
 
 fd_code fd_joined_view(const struct fd_ranks *ranks, const fd_joined *j, fd_source_view *out, fd_error *err) {
-    if (j->shard == FD_SHARD_REPLICATED) return fd_joined_part(ranks, j, j->alone ? 0 : ranks->copies_of, out, err);
+    if (j->shard == FD_SHARD_REPLICATED) return joined_part(ranks, j, j->alone ? 0 : ranks->copies_of, out, err);
     *out = (fd_source_view){0};
     int rank;
     int64_t shape[FD_ARRAY_MAX_RANK];
@@ -115,7 +116,7 @@ fd_code fd_joined_values(const struct fd_ranks *ranks, const fd_joined *j, fd_ra
     fd_code code = FD_OK;
     for (int32_t r = 0; code == FD_OK && r < ranks->n_rank; r++) {
         fd_source_view view;
-        code = fd_joined_part(ranks, j, r, &view, err);
+        code = joined_part(ranks, j, r, &view, err);
         if (code != FD_OK) break;
         n = product(view.array.shape, 0, view.array.rank);
         row = view.array.rank ? view.array.shape[view.array.rank - 1] : 1;
@@ -160,7 +161,7 @@ int32_t fd_joined_n_row(const struct fd_ranks *ranks, const fd_joined *j) {
 fd_code fd_joined_row(const struct fd_ranks *ranks, const fd_joined *j, int32_t r, int32_t row, double **values,
                       int64_t *n, fd_error *err) {
     fd_source_view view;
-    FD_TRY(fd_joined_part(ranks, j, r, &view, err));
+    FD_TRY(joined_part(ranks, j, r, &view, err));
     int axis = positions_of(j, &view.array);
     fd_array array = axis < 0 ? view.array : fd_array_at(&view.array, axis, row);
     *n = product(array.shape, 0, array.rank);

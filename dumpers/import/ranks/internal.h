@@ -66,9 +66,6 @@ fd_code fd_joined_find_layout(const struct fd_ranks *ranks, const fd_graph *grap
 /* The shape of the whole tensor. */
 void fd_joined_shape(const struct fd_ranks *ranks, const fd_joined *joined, int *rank, int64_t *shape);
 
-/* Rank r's part. */
-fd_code fd_joined_part(const struct fd_ranks *ranks, const fd_joined *joined, int32_t r, fd_source_view *out,
-                       fd_error *err);
 /* The whole tensor, in memory of its own. */
 fd_code fd_joined_view(const struct fd_ranks *ranks, const fd_joined *joined, fd_source_view *out, fd_error *err);
 

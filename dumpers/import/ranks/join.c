@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dumpers/import/plan_internal.h"
+#include "base/text.h"
 #include "dumpers/import/propose/propose.h"
 #include "dumpers/import/ranks/internal.h"
 
@@ -76,11 +76,6 @@ static const char *ending_of(const fd_fused_part *part) {
     return part->is == 'f' ? "gate_up_proj" : "qkv_proj";
 }
 
-static bool ends_with(const char *name, const char *ending) {
-    size_t n = strlen(name), m = strlen(ending);
-    return n >= m && strcmp(name + n - m, ending) == 0;
-}
-
 /* ---- adding ---- */
 
 fd_joined *fd_joiner_add(fd_joiner *k, const char *name, const fd_source_tensor *t, const size_t *parts) {
@@ -138,7 +133,7 @@ static fd_code add_group(fd_joiner *k, const member *members, size_t n, size_t *
     for (int i = 0; i < FD_FUSED_PART_COUNT; i++) {
         const fd_fused_part *p = &fd_fused_parts[i];
         fd_fused_place place;
-        if (!ends_with(name, ending_of(p)) || !fd_fused_part_place(p, &own, &place) || t->rank == 0 ||
+        if (!fd_ends_with(name, ending_of(p)) || !fd_fused_part_place(p, &own, &place) || t->rank == 0 ||
             t->shape[t->rank - 1] != place.width)
             continue;
         snprintf(full, sizeof full, "%s:%s", name, p->name);
