@@ -16,6 +16,7 @@ RULE(first, .heads = FD_HEADS_FIRST)
 RULE(in_turn, .heads = FD_HEADS_IN_TURN)
 RULE(unmasked, .look_ahead = INT32_MAX)
 RULE(one_ahead, .look_ahead = 1)
+RULE(mask_added, .look_ahead = INT32_MAX, .mask_added = true)
 RULE(masked_zero, .look_ahead = INT32_MAX, .masked_zero = true)
 FD_OVERRIDE(softmax_masked_zero,
             fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX, .masked_zero = true}))
@@ -63,6 +64,7 @@ TILE(64)
 FD_EDIT(mask_missing, if (node->op == FD_OP_ATTN_SCORES) node->window = 0;
         in_all_three(node, scores_unmasked, softmax_unmasked, mix_unmasked))
 FD_EDIT(mask_zero, in_all_three(node, scores_masked_zero, softmax_masked_zero, mix_masked_zero))
+FD_EDIT(mask_added, in_all_three(node, scores_mask_added, softmax_unmasked, mix_mask_added))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
 
 /* worker-orcd kept Q in per-thread registers: each thread multiplied the q it had loaded itself, element 0 for all. */
@@ -205,6 +207,9 @@ static const fd_fault rows[] = {
     {ATTENTION("mask_zero", "attn_weights", FD_OP_COUNT,
                "the mask makes scores of later tokens 0, not -Inf: they count, and are mixed in"),
      .edit = mask_zero},
+    {ATTENTION("mask_added", "attn_scores", FD_OP_COUNT,
+               "the mask is ones and zeros, and is added: hidden keys are seen, and the others count e times as much"),
+     .edit = mask_added},
     {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,
                "the causal mask is off by one: a token sees the next one"),
      .edit = mask_one_ahead},

@@ -71,7 +71,8 @@ void fd_rule_scores(const fd_op_args *args, fd_attention_rule r) {
             for (int32_t t = 0; t < s.n_kv; t++) {
                 const float *key = k + source(r, t, own) * stride;
                 float score = t < there ? fd_rule_score(args->node, fd_fault_dot(q, key, s.head_dim)) : 0.0f;
-                to[t] = t < n && t >= first ? score : -INFINITY;
+                const bool seen = t >= first && (t <= own || !r.mask_added);
+                to[t] = t < n && (seen || r.mask_added) ? score + (seen && r.mask_added ? 1.0f : 0.0f) : -INFINITY;
             }
         }
 }

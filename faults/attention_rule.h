@@ -21,8 +21,9 @@ typedef struct fd_attention_rule {
     bool stale;         /* the batch's own rows are not in the cache yet: zeros */
     bool newest_before; /* for its own row of the cache a row reads the one before it */
     bool masked_zero;   /* scores past a row's own position are 0, and count */
-    int32_t tile;       /* keys a tile that the mask hides whole or not at all; 0: it hides keys */
-    int32_t page;       /* keys a page of the cache; the second page is read from the first one's place. 0: no pages */
+    bool mask_added; /* 1 is added to the scores of keys that the mask lets through, 0 to the others, and all count */
+    int32_t tile;    /* keys a tile that the mask hides whole or not at all; 0: it hides keys */
+    int32_t page;    /* keys a page of the cache; the second page is read from the first one's place. 0: no pages */
 } fd_attention_rule;
 
 /* Overrides of ATTN_SCORES, ATTN_SOFTMAX (look_ahead and tile alone) and ATTN_MIX. */

@@ -142,6 +142,26 @@ static void exchanged(fd_fault_site *site) {
         read_other(site->graph, site->node, fd_fault_sibling(site->graph, site->node, cache));
 }
 
+/* Written, not read: what earlier steps wrote is where it should be. */
+static int32_t other_cache(const fd_graph *graph, const fd_node *cache) {
+    return fd_fault_sibling(graph, cache, fd_fault_is_one_of(cache, "cache_k") ? "cache_v" : "cache_k");
+}
+FD_APPLIES(has_other_cache, fd_fault_is_one_of(node, "cache_k cache_v") && other_cache(graph, node) >= 0 &&
+                                fd_node_width(&graph->nodes[other_cache(graph, node)]) == fd_node_width(node))
+/* By name: the other one's may have been edited already. */
+static void written_for_other(fd_fault_site *site) {
+    static const char *const of_k[] = {"attn_k_norm", "attn_k_rope", "attn_k_clamped", "attn_k"};
+    const fd_node *other = &site->graph->nodes[other_cache(site->graph, site->node)];
+    int32_t from =
+        fd_fault_is_one_of(site->node, "cache_k") ? fd_fault_sibling(site->graph, other, "attn_v_clamped") : -1;
+    if (fd_fault_is_one_of(site->node, "cache_k") && from < 0) from = fd_fault_sibling(site->graph, other, "attn_v");
+    for (int i = 0; i < 4 && fd_fault_is_one_of(site->node, "cache_v"); i++) {
+        const int32_t k = fd_fault_sibling(site->graph, site->node, of_k[i]);
+        if (k > from) from = k;
+    }
+    if (from >= 0 && fd_node_width(&site->graph->nodes[from]) == fd_node_width(site->node)) site->node->input[0] = from;
+}
+
 #define CACHE(name, located, op_, summary) .info = {name, "kv_cache", summary, located, false}, .op = op_
 
 #define PADDED(n)                                                                                                      \
@@ -200,6 +220,10 @@ static const fd_fault rows[] = {
     {CACHE("kv_exchanged", "attn_scores", FD_OP_COUNT,
            "the caches of K and V are exchanged: scores are those of V's rows, and attention mixes those of K"),
      .applies = k_is_turned, .edit = exchanged, .info.pair = true},
+    {CACHE("kv_written_exchanged", "cache_k", FD_OP_KV_WRITE, "K is written to the cache of V, and V to that of K"),
+     .nodes = "cache_k cache_v", .applies = has_other_cache, .edit = written_for_other, .info.pair = true},
+    {CACHE("k_written_twice", "cache_v", FD_OP_KV_WRITE, "K is written to the cache of V, too"), .nodes = "cache_v",
+     .applies = has_other_cache, .edit = written_for_other},
     {CACHE("cache_all_slots", "attn_weights", FD_OP_ATTN_SOFTMAX,
            "attention goes over every slot of the cache, up to the trained context; those nobody wrote have a score of "
            "0"),

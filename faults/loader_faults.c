@@ -157,8 +157,10 @@ FD_APPLIES(has_other_norm, fd_node_is_norm(node) && node->weight[0] >= 0 &&
                                fd_fault_sibling(graph, node, "attn_norm") >= 0 &&
                                fd_fault_sibling(graph, node, "ffn_norm") >= 0)
 static void block_norms_swapped(fd_fault_site *site) {
-    exchange_slot(site, 0, "attn_norm", "ffn_norm");
-    if (site->node->weight[1] >= 0) exchange_slot(site, 1, "attn_norm", "ffn_norm");
+    for (int slot = 0; slot < 2 && site->node->weight[slot] >= 0; slot++) {
+        exchange_slot(site, slot, "attn_norm", "ffn_norm");
+        if (fd_fault_is_one_of(site->node, "attn_norm")) exchange_slot(site, slot, "attn_norm", "post_attention_norm");
+    }
 }
 
 /* ---- rows of K in another order ---- */

@@ -3,6 +3,7 @@
 #include "faults/internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,6 +115,38 @@ static void reordered(const fd_op_args *args) {
 }
 FD_EDIT(exchanged, node->input[0] = written_for(site->graph, node)->id; node->override = reordered)
 
+/* The matrices in that order: K's rows are V's, turned as those of K are in the file, and V's are K's, turned back. The other matrix
+ * by its name in the file: what the same fault did to the other node does not matter. */
+static const fd_weight *other_matrix(const fd_graph *graph, const fd_node *node) {
+    const bool is_k = fd_fault_is_one_of(node, "attn_k");
+    char name[80];
+    snprintf(name, sizeof name, "%.*s%s.weight", (int)(strlen(node->name) - strlen("attn_k")), node->name,
+             is_k ? "attn_v" : "attn_k");
+    for (int32_t i = 0; i < graph->n_weight; i++)
+        if (strcmp(graph->weights[i].name, name) == 0) return &graph->weights[i];
+    return NULL;
+}
+static bool has_other_matrix(const fd_graph *graph, const fd_node *node) {
+    const int32_t k = fd_fault_sibling(graph, node, "attn_k_rope");
+    if (k < 0 || !is_interleaved(graph, &graph->nodes[k]) || graph->nodes[k].n_dim != 2) return false;
+    const fd_weight *own = fd_fault_weight(graph, node, 0), *its = other_matrix(graph, node);
+    return own && its && own->n_row == its->n_row && own->n_col == its->n_col && own->dtype == its->dtype;
+}
+static void swapped(fd_fault_site *site) {
+    const fd_graph *graph = site->graph;
+    const bool is_k = fd_fault_is_one_of(site->node, "attn_k");
+    const fd_node *k = &graph->nodes[fd_fault_sibling(graph, site->node, "attn_k_rope")];
+    const fd_weight its = *other_matrix(graph, site->node);
+    const size_t row = (size_t)its.bytes / (size_t)its.n_row;
+    const int32_t dim = k->shape[1], n = k->rope.n_rot;
+    uint8_t *data = fd_fault_new_weight(site, its.dtype, its.bytes);
+    for (int32_t i = 0; i < its.n_row && data; i++) {
+        const int32_t e = i % dim, file = i - e + (e < n ? in_file(e, n / 2) : e);
+        memcpy(data + row * (size_t)(is_k ? file : i), (const uint8_t *)its.data + row * (size_t)(is_k ? i : file),
+               row);
+    }
+}
+
 #define ROPE(name, located, summary) .info = {name, "rope", summary, located, false}, .op = FD_OP_ROPE
 
 static const fd_fault rows[] = {
@@ -154,5 +187,12 @@ static const fd_fault rows[] = {
      .nodes = "cache_k cache_v",
      .applies = is_of_permuted,
      .edit = exchanged},
+    {.info = {"k_v_swapped_unpermuted", "loader",
+              "the K and V matrices are exchanged, in the checkpoint's order, whose halves are pairs", "attn_k", false,
+              .pair = true},
+     .op = FD_OP_MATMUL,
+     .nodes = "attn_k attn_v",
+     .applies = has_other_matrix,
+     .edit = swapped},
 };
 const fd_fault_family fd_rope_layout_faults = FD_FAULT_FAMILY(rows);

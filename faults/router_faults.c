@@ -58,6 +58,17 @@ FD_EDIT(normalised, node->gating = FD_GATING_NORMALISED)
 FD_APPLIES(has_logits, fd_fault_sibling(graph, node, "ffn_moe_logits") >= 0)
 FD_EDIT(logits_as_weights, node->gating = FD_GATING_GATHER;
         node->input[0] = fd_fault_sibling(site->graph, node, "ffn_moe_logits"))
+/* As models have it whose router ends in a sigmoid. */
+static void sigmoid_of_logits(const fd_op_args *args) {
+    const int32_t n = fd_fault_input(args, 0)->shape[0], k = args->node->shape[0];
+    for (int32_t i = 0; i < args->n_pos * k; i++) {
+        const float *x = (const float *)args->in[0] + (int64_t)(i / k) * n;
+        const int64_t id = fd_expert_of((double)((const float *)args->in[1])[i], n);
+        ((float *)args->out)[i] = id < 0 ? NAN : args->node->scale / (1.0f + fd_exp32(-x[id]));
+    }
+}
+FD_EDIT(sigmoid_alone, node->input[0] = fd_fault_sibling(site->graph, node, "ffn_moe_logits");
+        node->override = sigmoid_of_logits)
 FD_APPLIES(takes_probabilities, normalises(graph, node) || gathers(graph, node))
 FD_EDIT(softmax_twice, node->gating = FD_GATING_SOFTMAX)
 
@@ -180,6 +191,9 @@ static const fd_fault rows[] = {
     {MOE("moe_logits_as_weights", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "the router's logits are taken for the chosen experts' weights"),
      .applies = has_logits, .edit = logits_as_weights},
+    {MOE("moe_sigmoid_alone", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
+         "the chosen experts' weights are the sigmoid of the router's logits, and are not divided by their sum"),
+     .applies = has_logits, .edit = sigmoid_alone},
     {MOE("moe_softmax_twice", "ffn_moe_weights", FD_OP_EXPERT_WEIGHTS,
          "a softmax over the chosen experts' probabilities, which are a softmax already"),
      .applies = takes_probabilities, .edit = softmax_twice},

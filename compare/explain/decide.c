@@ -45,6 +45,16 @@ static const fd_contender *best_left(const fd_trial *t) {
     return NULL;
 }
 
+/* Through a span both give the values so nearly that nothing but the order of sums is left between them: Σ w·x is the same with the
+ * weights in another order or the terms. */
+#define SAME_SUM    2048.0
+#define MOST_Z_SAME 0.25
+
+static bool is_same_sum(const fd_trial *t, const fd_explain_fit *a, const fd_explain_fit *b) {
+    const double most = t->out->unmodified.rms / SAME_SUM;
+    return t->n_span > 1 && a->z <= MOST_Z_SAME && b->z <= MOST_Z_SAME && a->rms < most && b->rms < most;
+}
+
 /* How many of those left differ from the best. */
 static int32_t group(fd_trial *t, const fd_contender *best) {
     int32_t n_apart = 0;
@@ -54,6 +64,7 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
             !c->refuted && best &&
             (c == best || (fd_trial_is_fit(t, &c->fit) &&
                            fd_variant_equal(t->all.request, t->all.request->args.node, &c->variant, &best->variant)));
+        c->in_group |= !c->refuted && best && is_same_sum(t, &c->fit, &best->fit);
         const bool form = !c->refuted && !c->in_group && best && fd_is_other_form(&best->fit, &c->fit);
         t->out->forms |= form;
         c->in_group |= form;

@@ -134,6 +134,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
     FD_TRY(fd_refute_half_pairs(t, err));
     FD_TRY(fd_refute_by_readers(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_elements(t, err));
     if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
     FD_TRY(try_op_left_out(t, err));
     FD_TRY(fd_refute_half_pairs(t, err));
@@ -144,18 +145,24 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
         FD_TRY(fd_guess_own_weights(t, err)); /* the last op alone: next to nothing */
     if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_own_outputs(t, err));
     if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_places(t, err));
+    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_layers(t, true, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_orders_of_q_and_k(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_steps(t, err));
+    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_clamps(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, !many, err));
     if (many) FD_TRY(try_table_in_parts(t, err));
+    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_layers(t, false, err));
     if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
+    if (!fd_trial_fits(t) && guess && !many) FD_TRY(fd_guess_clamps(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
     if (!fd_trial_fits(t) && guess && !many) FD_TRY(fd_guess_places(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_periodic_zeros(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places_inside(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_mapped(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache_blocks(t, err));
+    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_exchanged_rows(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));
     if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
     if (!fd_trial_fits(t) && guess && many) FD_TRY(try_table_at_nodes(t, err));

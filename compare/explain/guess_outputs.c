@@ -201,7 +201,7 @@ static fd_code try_twice(fd_trial *t, const fd_node *node, fd_error *err) {
 
 static fd_code try_orders(fd_trial *t, const fd_node *node, bool before_bias, fd_error *err) {
     if (node->over_kv || node->op == FD_OP_TOP_K) return FD_OK;
-    int32_t n_head = node->n_dim == 2 ? node->shape[0] : 1;
+    int32_t n_head = fd_trial_heads_of(t, node);
     for (int rule = 0; rule < FD_ORDER_COUNT && !fd_trial_fits(t); rule++) {
         if (rule == FD_ORDER_HEADS_SWAPPED || rule >= FD_ORDER_PIECES) continue; /* found by what stands there */
         bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
@@ -214,6 +214,7 @@ static fd_code try_orders(fd_trial *t, const fd_node *node, bool before_bias, fd
         for (int32_t n = low; n <= high && !fd_trial_fits(t); n++) {
             fd_hypothesis h = {
                 .guess = FD_GUESS_ORDER, .node = node->id, .before_bias = before_bias, .which = rule, .n = n};
+            if (node->n_dim != 2 && n_head > 1) h.end = n_head;
             if (n == 0 || (in_groups && n_head % n)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
         }
@@ -256,9 +257,9 @@ static fd_code try_rows(fd_trial *t, const fd_node *node, fd_error *err) {
     return FD_OK;
 }
 
-/* What is laid out or looked up: heads of attention's output, rows of an embedding. */
+/* What is laid out or looked up: heads of attention's output, rows of an embedding, rows of a cache. */
 static bool is_put_in_place(const fd_node *node) {
-    return node->op == FD_OP_ATTN_MIX || node->op == FD_OP_EMBED;
+    return node->op == FD_OP_ATTN_MIX || node->op == FD_OP_EMBED || node->op == FD_OP_KV_WRITE;
 }
 
 fd_code fd_guess_places_inside(fd_trial *t, fd_error *err) {

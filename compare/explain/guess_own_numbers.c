@@ -5,22 +5,6 @@
 #include "compare/explain/guesses.h"
 #include "compare/explain/judged_rows.h"
 
-/* No larger than what is largest there. */
-static fd_code try_clamp(fd_trial *t, fd_error *err) {
-    const fd_judged_rows j = fd_judged_rows_of(t);
-    fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = j.node->id};
-    double most = 0, least = 0;
-    for (int64_t i = j.first * j.width; i < j.n * j.width; i++) {
-        most = fmax(most, (double)j.r->output[i]);
-        least = fmin(least, (double)j.r->output[i]);
-    }
-    h.value = fmax(most, -least);
-    FD_TRY(fd_trial_try(t, &h, err));
-    h.which = 1;
-    h.value = most;
-    return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
-}
-
 /* Does every row, or every head of it, have a factor of its own? One factor for all is another mistake. *less: none is more than 1. */
 static bool factors_differ(const fd_judged_rows *j, bool *less) {
     const int64_t part = j->node->over_kv || j->node->n_dim == 2 ? j->width / j->node->shape[0] : j->width;
@@ -147,12 +131,11 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     const fd_judged_rows j = fd_judged_rows_of(t);
     const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
     const bool scores = j.node->op == FD_OP_ATTN_SCORES;
-    if (j.node->op == FD_OP_KV_WRITE) return try_clamp(t, err);
-    if ((j.node->over_kv && !weights && !scores) || j.node->op == FD_OP_TOP_K) return FD_OK;
+    if ((j.node->over_kv && !weights && !scores) || j.node->op == FD_OP_TOP_K || j.node->op == FD_OP_KV_WRITE)
+        return FD_OK;
     fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
     FD_TRY(try_experts(t, j.node, err));
     if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));
-    if (!j.node->over_kv && !fd_trial_fits(t)) FD_TRY(try_clamp(t, err));
     h.which = FD_OWN_ROW_FACTOR;
     bool less = false, possible = divides(j.node->op) && factors_differ(&j, &less);
     if (weights && possible) FD_TRY(tell_keys_outside(t, j.node, less, &h, &possible, err));

@@ -9,7 +9,25 @@
  * or at each node of it alone, too. */
 fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
 
+/* Keys that a mask hides, at one node or at all of its op (guess_keys.c). */
+enum { FD_MOST_ROWS_OF_TILE = 16 };
+fd_code fd_guess_keys_at(fd_trial *trial, fd_hypothesis h, const fd_node *node, fd_error *err);
+
+/* Of the node asked about: all its values are one number, or single ones were dropped (guess_elements.c). */
+fd_code fd_guess_elements(fd_trial *trial, fd_error *err);
+
+/* Values are cut off, by a number that is solved for (guess_clamps.c). */
+fd_code fd_guess_clamps(fd_trial *trial, fd_error *err);
+
+/* Two rows of the cache stand in each other's place (guess_exchanged.c). */
+fd_code fd_guess_exchanged_rows(fd_trial *trial, fd_error *err);
+
 fd_code fd_guess_restarts(fd_trial *trial, fd_hypothesis h, fd_error *err); /* guess_restarts.c */
+
+/* Through several layers: what few trials tell, of the first layer and of all alike, or of each of the others (guess_layers.c). */
+fd_code fd_guess_layers(fd_trial *trial, bool first, fd_error *err);
+/* The rows of Q's and of K's heads alike in another order, in one layer or in all. */
+fd_code fd_guess_orders_of_q_and_k(fd_trial *trial, fd_error *err);
 
 /* Another weight, another tensor as input, a branch left out or taken twice, a sum cut short (guess_inputs.c). */
 fd_code fd_guess_own_weights(fd_trial *trial, fd_error *err); /* of the node asked about alone */

@@ -141,6 +141,25 @@ fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_err
     return try_simple(t, h, best, least, right, found, err);
 }
 
+/* Where the least of the coarse ones is hardly less than without a limit, finer ones are none either. */
+enum { COARSE_LIMIT = 8 };
+#define HARDLY_LESS 0.9
+
+fd_code fd_solve_limit(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    double least = t->few_left * HARDLY_LESS, best;
+    int at = COARSE_LIMIT;
+    bool found = false;
+    for (int k = COARSE_LIMIT - 1; k > -COARSE_LIMIT && !fd_trial_exhausted(t); k--) {
+        double distance;
+        FD_TRY(distance_at(t, &h, pow(10, (double)k / PER_DECADE), &distance, err));
+        if (distance < least) least = distance, at = k;
+    }
+    if (at == COARSE_LIMIT || fd_trial_exhausted(t)) return FD_OK;
+    FD_TRY(refine(t, &h, (double)(at - 1) / PER_DECADE, (double)(at + 1) / PER_DECADE, &best, err));
+    FD_TRY(distance_at(t, &h, best, &least, err));
+    return least < t->few_left / 4 ? try_simple(t, h, best, least, 0, &found, err) : FD_OK;
+}
+
 /* Newton's method on the squares: every row that departs is near f(1) + (f(1 + step) - f(1)) / step · (x - 1). */
 enum { N_NEWTON = 6 };
 #define STEP        0x1p-6

@@ -8,6 +8,9 @@
 /* h->value is the unknown, > 0; `right`: what it should be (0: none). *found: tried on all rows as well. */
 fd_code fd_solve(fd_trial *trial, fd_hypothesis h, double right, bool *found, fd_error *err);
 
+/* What values are cut off at: a limit that is between the hundredth and a hundred, and beyond which there is nothing. */
+fd_code fd_solve_limit(fd_trial *trial, fd_hypothesis h, fd_error *err);
+
 /* The same of a factor, which is right at 1, of which the values are a smooth function: a few steps of Newton's method, so that it may
  * be asked for often. */
 fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, fd_error *err);

@@ -19,7 +19,7 @@ enum { FEWEST_OF_MIDDLE = 3 };
 #define NEXT_TO_NOTHING 0.006
 
 /* Some ten seconds of two cores. */
-#define MOST_SPENT 0x1p34
+#define MOST_SPENT 0x1.8p34
 
 bool fd_trial_exhausted(const fd_trial *t) {
     double most = t->all.request->most_spent;

@@ -51,6 +51,9 @@ void fd_trial_drop(fd_trial *trial, int32_t contender);
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);
 
+/* The heads of a node; of a product that is normed as a whole before it has any, those of what becomes of it. */
+int32_t fd_trial_heads_of(const fd_trial *trial, const fd_node *node);
+
 /* Was all recorded that the node asked about reads, but for caches, which hold rows that were, and what a kernel of attention keeps to
  * itself? */
 bool fd_trial_alone(const fd_trial *trial);

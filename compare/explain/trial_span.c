@@ -1,4 +1,6 @@
 /* What the span that a node is computed through is made of. */
+#include <string.h>
+
 #include "compare/explain/trial.h"
 
 /* Additions to the stream and norms, of tensors that were recorded, are no layer that one looks through. */
@@ -16,6 +18,17 @@ bool fd_trial_many_layers(const fd_trial *t) {
         if (own >= 0) layer = own;
     }
     return false;
+}
+
+int32_t fd_trial_heads_of(const fd_trial *t, const fd_node *node) {
+    const fd_graph *graph = t->all.request->args.graph;
+    if (node->n_dim == 2) return node->shape[0];
+    for (int32_t i = node->id + 1; i < graph->n_node && node->op == FD_OP_MATMUL && node->layer >= 0; i++) {
+        const fd_node *rope = &graph->nodes[i];
+        const bool of_it = strncmp(rope->name, node->name, strlen(node->name)) == 0;
+        if (rope->op == FD_OP_ROPE && of_it && fd_node_width(rope) == fd_node_width(node)) return rope->shape[0];
+    }
+    return 1;
 }
 
 bool fd_trial_alone(const fd_trial *t) {

@@ -80,10 +80,17 @@ uint64_t fd_hypothesis_right_map(const fd_hypothesis *h) {
     return map;
 }
 
+/* Of one kind, or of one of two. */
+static bool is_of_kind(const char *kinds, const char *kind) {
+    const size_t n = strcspn(kinds, " "), size = strlen(kind);
+    if (size == n && strncmp(kinds, kind, n) == 0) return true;
+    return kinds[n] == ' ' && strcmp(kinds + n + 1, kind) == 0;
+}
+
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
-    if (h->node < 0 && h->kind[0] && strcmp(fd_fault_suffix(node), h->kind) != 0) return false;
+    if (h->node < 0 && h->kind[0] && !is_of_kind(h->kind, fd_fault_suffix(node))) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_MAPPED && !fd_hypothesis_may_be_mapped(h, node)) return false;
     if (h->guess == FD_GUESS_STRIDES && h->which < 0) return fd_reads_kv_cache(node);
@@ -114,9 +121,9 @@ static void fill_weights(const fd_graph *graph, fd_faulty_node *out) {
 }
 
 /* The weights that another layer has of the same names; false: it has none. */
-static bool take_layer(const fd_graph *graph, int32_t layer, fd_faulty_node *out) {
+static bool take_layer(const fd_graph *graph, int32_t layer, int n_slot, fd_faulty_node *out) {
     bool any = false;
-    for (int k = 0; k < FD_MAX_WEIGHTS; k++) {
+    for (int k = 0; k < n_slot; k++) {
         const fd_weight *own = out->node.weight[k] < 0 ? NULL : &graph->weights[out->node.weight[k]];
         const char *suffix = own && strncmp(own->name, "blk.", 4) == 0 ? strchr(own->name + 4, '.') : NULL;
         char name[96];
@@ -171,7 +178,8 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
     if (*edited && h->guess == FD_GUESS_PARTIAL && h->other) out->node.weight[1] = -1;
     fill_weights(graph, out);
     if (*edited && h->guess == FD_GUESS_WEIGHT && h->node < 0) {
-        *edited = take_layer(graph, h->other, out);
+        const bool neighbour = h->kind[0] != '\0', alone = neighbour && !h->other;
+        *edited = take_layer(graph, neighbour ? node->layer + h->n : h->other, alone ? 1 : FD_MAX_WEIGHTS, out);
     } else if (*edited && h->guess == FD_GUESS_WEIGHT) {
         out->node.weight[h->which] = h->other;
         out->weight[h->which] = graph->weights[h->other];
@@ -206,6 +214,7 @@ static int32_t round_position(int32_t pos, int32_t bits) {
 static int32_t position_in_step(const fd_hypothesis *h, int32_t pos) {
     const int32_t start = pos - pos % h->n, end = start + h->n < h->first ? start + h->n : h->first;
     if (pos >= h->first) return pos;
+    if (h->which == FD_POSITION_ROLLED) return start + (pos - start + end - start - h->other) % (end - start);
     return h->which == FD_POSITION_REVERSED ? start + end - 1 - pos : h->other ? end - 1 : start;
 }
 
@@ -233,6 +242,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
     case FD_POSITION_ROUNDED: return round_position(pos, h->n);
     case FD_POSITION_RESTARTS: return since_restart(h->keys, pos);
     case FD_POSITION_OF_STEP:
+    case FD_POSITION_ROLLED:
     case FD_POSITION_REVERSED: return position_in_step(h, pos);
     }
     return pos;

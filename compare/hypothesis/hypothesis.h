@@ -14,7 +14,7 @@ typedef enum fd_guess {
                            context of `n`; `other` 1: and cos and sin as YaRN's paper has it */
     FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`, and with `n` the bias its bias; with `end`, elements [first, end) of every row alone are its; node -1: all of
-                        `layer` read those of layer `other` */
+                        `layer` read those of layer `other`, or those of one `kind` the ones of the layer `n` further on, with `other` their biases as well */
     FD_GUESS_INPUT,  /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_ORDER, /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */
@@ -41,12 +41,12 @@ typedef enum fd_guess {
     FD_GUESS_TWICE,     /* an op of one input, applied again to what it gave */
     /* what comes out */
     FD_GUESS_FACTOR, /* elements [first, end) of every row, or of every `n` of it (of scores and weights: heads), times `value` */
-    FD_GUESS_ORDER, /* the elements in another order: `which` is fd_order_rule */
-    FD_GUESS_ROWS,  /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
+    FD_GUESS_ORDER, /* the elements in another order: `which` is fd_order_rule; of `end` heads, where the node is one row */
+    FD_GUESS_ROWS, /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY, /* elements [first, end) are those of node `other` from `n` on, or (`which` 1) these are added to them */
     FD_GUESS_CAP, /* value·tanh(x / value) */
     FD_GUESS_CLAMP, /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero; 3: softmax's scores no less
-                       than the row's largest less `value` */
+                       than the row's largest less `value`; 4: of a gated activation what up is multiplied by, ± value */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */
     FD_GUESS_ROUNDED, /* rounded to the type `other` (round_type.h): `which` is fd_round_rule; of a type that has a scale `n` is fd_scale_of */
 } fd_guess;
@@ -80,6 +80,7 @@ typedef enum fd_position_rule {
     FD_POSITION_OF_STEP,  /* such steps have that of their first row in all rows, or (`other` 1) of their last */
     FD_POSITION_RESTARTS, /* it begins again at 0 where `keys` has a bit: at position b */
     FD_POSITION_REVERSED, /* steps of `n` rows have theirs the last one first, up to position `first`, where decode begins */
+    FD_POSITION_ROLLED, /* such steps have each the one `other` rows before, the first rows the last ones' */
 } fd_position_rule;
 typedef enum fd_key_rule {
     FD_KEYS_LAST_N,
@@ -150,6 +151,8 @@ typedef enum fd_own_rule {
     FD_OWN_LOW_RANK,      /* a matrix of rank `n` is added to the weight (rank.c) */
     FD_OWN_FUNCTION,      /* of an activation's input, or of a score less the largest (function.c) */
     FD_OWN_LOG_SOFTMAX,   /* a term, and which: less log Σ e^x */
+    FD_OWN_CONSTANT,      /* every element is `value` */
+    FD_OWN_DROPPED,       /* some elements are 0, which the candidate's show, the others divided by 1 - `value` */
     FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
@@ -185,11 +188,12 @@ enum { FD_ANY_LAYER = -2 };
 
 typedef struct fd_hypothesis {
     fd_guess guess;
-    int32_t fault;   /* FD_GUESS_FAULT: its row */
-    int32_t node;    /* the one node that it edits; -1: every node that it concerns */
-    int32_t layer;   /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
-    int32_t ops;     /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
-    char kind[24];   /* node -1: nodes of this kind alone, "attn_norm" of every layer; "" any */
+    int32_t fault; /* FD_GUESS_FAULT: its row */
+    int32_t node;  /* the one node that it edits; -1: every node that it concerns */
+    int32_t layer; /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t ops;   /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    char kind
+        [24]; /* node -1: nodes of this kind alone, "attn_norm" of every layer, or of these two: "attn_q attn_k"; "" any */
     int32_t readers; /* node -1: those alone whose input `which` is node `readers` - 1; 0: any */
     uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
     int32_t rank,
@@ -226,8 +230,8 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
 /* Does it change the rows of input `slot` before the op runs? Then `rows` (n_row rows of `width`) is changed in place:
  * the op's own copy. `pos0`: position of the first row. */
 bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, int slot);
-void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, float *rows, int32_t pos0, int64_t n_row,
-                         int64_t width);
+void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, float *rows, int32_t pos0,
+                         int64_t n_row, int64_t width);
 
 /* Int8 blocks as another class has them: no bug of this one. */
 bool fd_hypothesis_is_another_class(const fd_hypothesis *h);

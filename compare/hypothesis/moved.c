@@ -50,7 +50,7 @@ bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_no
             out->other = sibling(graph, h->other, node->layer + graph->nodes[h->other].layer - from);
         if (moved < 0 || out->other < 0) return false;
     }
-    if (h->node < 0 && h->guess == FD_GUESS_WEIGHT) { /* in the other layer: the two are exchanged */
+    if (h->node < 0 && h->guess == FD_GUESS_WEIGHT && !h->kind[0]) { /* in the other layer: the two are exchanged */
         if (node->layer == h->other) out->layer = h->other, out->other = h->layer;
         return node->layer == h->layer || node->layer == h->other;
     }

@@ -9,7 +9,8 @@ static const char *own_name(const fd_hypothesis *h) {
         [FD_OWN_ELEMENTS] = "weight_rows_wrong",    [FD_OWN_LOG_SOFTMAX] = "log_softmax",
         [FD_OWN_COLUMN_FACTOR] = "column_factor",   [FD_OWN_EXPERTS] = "experts_left_out",
         [FD_OWN_EXPERT_BIAS] = "other_expert_bias", [FD_OWN_FUNCTION] = "other_function",
-        [FD_OWN_LOW_RANK] = "low_rank_term",
+        [FD_OWN_LOW_RANK] = "low_rank_term",        [FD_OWN_CONSTANT] = "constant",
+        [FD_OWN_DROPPED] = "dropout_active",
     };
     return h->which == FD_OWN_ROW_FACTOR && h->other == FD_OUTSIDE ? "keys_outside" : names[h->which];
 }
@@ -38,7 +39,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_FAULT: return fd_fault_at(h->fault)->name;
     case FD_GUESS_PARAMETER: return fd_parameters[h->which].name;
     case FD_GUESS_POSITION: return "other_position";
-    case FD_GUESS_WEIGHT: return h->node < 0 ? "other_layer" : "other_weight";
+    case FD_GUESS_WEIGHT: return h->node < 0 && !h->kind[0] ? "other_layer" : "other_weight";
     case FD_GUESS_INPUT: return h->n ? "earlier_input" : "other_input";
     case FD_GUESS_INPUT_ORDER: return "other_input_order";
     case FD_GUESS_INPUT_FACTOR: return "input_factor";

@@ -10,7 +10,7 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
     if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
-           h->guess == FD_GUESS_CAP || (h->guess == FD_GUESS_CLAMP && h->which < 3) || h->guess == FD_GUESS_COPY ||
+           h->guess == FD_GUESS_CAP || (h->guess == FD_GUESS_CLAMP && h->which != 3) || h->guess == FD_GUESS_COPY ||
            (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
            (h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_RESULT || h->which == FD_ROUNDED_BOTH));
 }
@@ -52,7 +52,9 @@ int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i
 
 /* The element of the right row that stands at element i of the faulty one. */
 static int64_t source_of(const fd_hypothesis *h, const fd_node *node, int64_t i, int64_t width) {
-    const int64_t from = fd_hypothesis_order_of(h, node->n_dim == 2 ? node->shape[0] : 1, i, width);
+    const bool own_heads = h->end > 0 && h->which < FD_ORDER_PIECES; /* of a product whose heads come later */
+    const int64_t n_head = node->n_dim == 2 ? node->shape[0] : own_heads ? h->end : 1;
+    const int64_t from = fd_hypothesis_order_of(h, n_head, i, width);
     return has(width, from, 1) ? from : i;
 }
 
@@ -148,6 +150,20 @@ static void use_number(const fd_hypothesis *h, const fd_output_rows *out, double
     }
 }
 
+/* All elements are one number; or those are 0 that the candidate's are, and the others larger. */
+static void drop_elements(const fd_hypothesis *h, const fd_output_rows *out, double *tau) {
+    const double by = h->which == FD_OWN_DROPPED ? 1 / (1 - h->value) : 0;
+    for (int64_t i = 0; i < out->n_row * out->width && out->candidate; i++) {
+        const bool kept = fabsf(out->candidate[i]) > 0;
+        if (tau)
+            tau[i] *= fmax(by, 1);
+        else if (h->which == FD_OWN_CONSTANT)
+            out->rows[i] = (float)h->value;
+        else
+            out->rows[i] = kept ? (float)((double)out->rows[i] * by) : 0.0f;
+    }
+}
+
 /* Of rows, or of bounds where `tau` is given. */
 static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
     if (h->which == FD_OWN_LOW_RANK) {
@@ -159,6 +175,10 @@ static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const 
         return;
     }
     const int64_t n_row = out->n_row, width = out->width, part = own_part(node, width);
+    if (h->which == FD_OWN_CONSTANT || h->which == FD_OWN_DROPPED) {
+        drop_elements(h, out, tau);
+        return;
+    }
     const bool elements = h->which == FD_OWN_ELEMENTS && has(width, h->first, h->end - h->first);
     for (int64_t row = 0; elements && out->candidate && !tau && row < n_row; row++)
         memcpy(out->rows + row * width + h->first, out->candidate + row * width + h->first,
@@ -209,9 +229,10 @@ static void widen_for_term(const fd_output_rows *out, double *tau) {
     }
 }
 
-static float clamped(const fd_hypothesis *h, float x) {
-    const float limit = (float)h->value;
-    if (h->which == 3) return x; /* what softmax reads */
+/* `by`: what a gated activation multiplied it by. */
+static float clamped(const fd_hypothesis *h, float x, float by) {
+    const float limit = (float)h->value * (h->which == 4 ? fabsf(by) : 1.0f);
+    if (h->which == 4) return fmaxf(fminf(x, limit), -limit);
     if (h->which == 2) return fabsf(x) < limit ? 0.0f : x;
     return x > limit ? limit : h->which == 0 && x < -limit ? -limit : x;
 }
@@ -223,7 +244,8 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, out->pos0, n_row, width);
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP; i++)
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
-    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++) rows[i] = clamped(h, rows[i]);
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++)
+        rows[i] = clamped(h, rows[i], h->which == 4 ? out->in[1][i] : 1.0f);
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, NULL);
     if (h->guess == FD_GUESS_CACHE) fd_hypothesis_cache_output(h, node, out);
     if (h->guess == FD_GUESS_COPY) copy_elements(h, out);

@@ -17,6 +17,8 @@ const fd_parameter fd_parameters[] = {
     PARAMETER("rope_base", "RoPE base", ROPE, rope.base, F64),
     PARAMETER("rope_factor", "divisor of RoPE's positions", ROPE, rope.factor, F64),
     PARAMETER("attn_scale", "factor of the scores", ATTN_SCORES, scale, F32),
+    /* where all is turned and all steps have it, the scores' */
+    PARAMETER("rope_magnitude", "factor of cos and sin", ROPE, rope.attention_factor, F64),
     PARAMETER("attn_softcap", "softcap of the scores", ATTN_SCORES, softcap, F32),
     PARAMETER("alibi_bias", "largest bias of ALiBi", ATTN_ALIBI, max_bias, F32),
     PARAMETER("window", "sliding window", ATTN_SCORES, window, I32),
@@ -33,7 +35,8 @@ double fd_parameter_of(const fd_parameter *p, const fd_node *node) {
     const void *at = (const char *)node + p->at;
     switch (p->type) {
     case FD_PARAMETER_F32: return (double)*(const float *)at;
-    case FD_PARAMETER_F64: return *(const double *)at;
+    case FD_PARAMETER_F64: /* 0 counts as 1 */
+        return at == &node->rope.attention_factor && !(node->rope.attention_factor > 0) ? 1 : *(const double *)at;
     case FD_PARAMETER_I32: return *(const int32_t *)at;
     }
     return 0;

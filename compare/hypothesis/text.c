@@ -84,23 +84,14 @@ static void partial_text(const fd_hypothesis *h, char *to, size_t size) {
             h->which + 1, h->n);
 }
 
-static void token_text(const fd_hypothesis *h, char *to, size_t size) {
-    if (h->which == FD_TOKEN_MODULO)
-        SAY("each row is the embedding of the token's id mod %d", h->n);
-    else if (h->which == FD_TOKEN_BEFORE)
-        SAY("each row is the embedding of the token %d position%s %s", h->n < 0 ? -h->n : h->n,
-            h->n * h->n == 1 ? "" : "s", h->n < 0 ? "after" : "before");
-    else
-        SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
-}
-
 static void clamp_text(const fd_hypothesis *h, char *to, size_t size) {
     if (h->which == 3)
         SAY("softmax's exponents are clamped from below at -%.6g", h->value);
     else if (h->which == 2)
         SAY("weights below %.6g are taken for 0", h->value);
     else
-        SAY("values are cut off %s %.6g", h->which ? "above" : "beyond ±", h->value);
+        SAY("%s cut off %s %.6g", h->which == 4 ? "the activation, which up is multiplied by, is" : "values are",
+            h->which == 1 ? "above" : "beyond ±", h->value);
 }
 
 /* A tensor-parallel engine's ranks. Parts of what experts make are those that each row chose: of these, the last half. */
@@ -179,7 +170,9 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     }
     case FD_GUESS_POSITION: fd_hypothesis_position_text(h, to, size); break;
     case FD_GUESS_WEIGHT:
-        if (h->node < 0)
+        if (h->kind[0])
+            SAY("reads the matrix%s of the layer %s", h->other ? " and the bias" : "", h->n > 0 ? "after" : "before");
+        else if (h->node < 0)
             SAY("layer %d has the weights of layer %d", h->layer, h->other);
         else if (h->end > 0)
             SAY("rows %d…%d are those of %s, where %s is right", h->first, h->end - 1, graph->weights[h->other].name,
@@ -259,8 +252,8 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         SAY("%s", words[h->which]);
         break;
     }
-    case FD_GUESS_TOKEN: token_text(h, to, size); break;
     case FD_GUESS_FACTOR: factor_text(h, graph, to, size); break;
+    case FD_GUESS_TOKEN:
     case FD_GUESS_OWN:
     case FD_GUESS_INPUT_ORDER:
     case FD_GUESS_COPY:
@@ -275,7 +268,9 @@ static void kind_text(const fd_hypothesis *h, const fd_graph *graph, char *to, s
     for (int32_t i = 0; i < graph->n_node && one.node < 0; i++)
         if (fd_hypothesis_may_concern(h, &graph->nodes[i])) one.node = i;
     summary_text(&one, graph, to, size);
-    snprintf(to + strlen(to), size - strlen(to), ", at every %s", h->kind);
+    const int n = (int)strcspn(h->kind, " "); /* of one kind, or of two */
+    snprintf(to + strlen(to), size - strlen(to), ", at every %.*s%s%s", n, h->kind, h->kind[n] ? " and " : "",
+             h->kind[n] ? h->kind + n + 1 : "");
 }
 
 void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {

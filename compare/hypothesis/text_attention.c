@@ -117,7 +117,10 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
             h->n < 0 ? "early" : "far on");
         break;
     case FD_CACHE_EXCHANGED:
-        SAY("the %s %s and %d…%d are read from each other's place", cache, rows, first, end - 1);
+        if (end == first + 1)
+            SAY("the %s rows of positions %d and %d are read from each other's place", cache, h->first, first);
+        else
+            SAY("the %s %s and %d…%d are read from each other's place", cache, rows, first, end - 1);
         break;
     case FD_CACHE_RING:
         SAY("the cache of %s is a ring of %d rows: position %d is written over position 0", cache, h->n, h->n);

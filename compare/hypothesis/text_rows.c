@@ -153,6 +153,11 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
             node->op == FD_OP_ATTN_SOFTMAX ? "softmax's exponential" : "the activation");
         break;
     case FD_OWN_LOG_SOFTMAX: SAY("each row is less by log Σ e^x: log-probabilities, not logits"); break;
+    case FD_OWN_CONSTANT: SAY("all its values are %.6g, whatever it reads", h->value); break;
+    case FD_OWN_DROPPED:
+        SAY("dropout is active: single elements are zero, in no order, and all others divided by 1 - p, p = %.6g",
+            h->value);
+        break;
     case FD_OWN_EXPERT_BIAS:
         SAY("the experts are the chosen ones, but the biases that are added are other experts'");
         break;
@@ -163,8 +168,19 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
     }
 }
 
+static void token_text(const fd_hypothesis *h, char *to, size_t size) {
+    if (h->which == FD_TOKEN_MODULO)
+        SAY("each row is the embedding of the token's id mod %d", h->n);
+    else if (h->which == FD_TOKEN_BEFORE)
+        SAY("each row is the embedding of the token %d position%s %s", h->n < 0 ? -h->n : h->n,
+            h->n * h->n == 1 ? "" : "s", h->n < 0 ? "after" : "before");
+    else
+        SAY("each row is the embedding of the token's id %s %d", h->n < 0 ? "-" : "+", h->n < 0 ? -h->n : h->n);
+}
+
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     if (h->guess == FD_GUESS_COPY) copy_text(h, graph, to, size);
+    if (h->guess == FD_GUESS_TOKEN) token_text(h, to, size);
     if (h->guess == FD_GUESS_OWN) own_text(h, graph, to, size);
     if (h->guess == FD_GUESS_ROWS) rows_text(h, to, size);
     if (h->guess == FD_GUESS_INPUT_ORDER) input_order_text(h, graph, to, size);
@@ -202,6 +218,10 @@ void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size) 
             h->other ? "last one" : "first one");
         break;
     case FD_POSITION_RESTARTS: say_restarts(h, does, to, size); break;
+    case FD_POSITION_ROLLED:
+        SAY("%s, in the rows of a step, the position of the row %s, the %s row that of the %s", does,
+            h->other > 0 ? "before" : "after", h->other > 0 ? "first" : "last", h->other > 0 ? "last" : "first");
+        break;
     case FD_POSITION_REVERSED:
         SAY("%s, in the rows of a step, its positions in reverse, the last one's first", does);
         break;

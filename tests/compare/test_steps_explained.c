@@ -33,6 +33,12 @@ static int32_t last_one(int32_t row, int32_t n) {
     (void)row;
     return n - 1;
 }
+static int32_t the_one_before(int32_t row, int32_t n) {
+    return (row + n - 1) % n;
+}
+static void by_the_one_before(const fd_op_args *args) {
+    turn_by(args, the_one_before);
+}
 static void in_reverse(const fd_op_args *args) {
     turn_by(args, from_the_end);
 }
@@ -124,6 +130,11 @@ static const struct {
 } bugs[] = {
     {{"attn_q_rope", "attn_k_rope"}, in_reverse, "other_position", "its positions in reverse", {&all, &fused}},
     {{"attn_q_rope", "attn_k_rope"}, by_the_last, "other_position", "the position of its last one", {&fused, NULL}},
+    {{"attn_q_rope", "attn_k_rope"},
+     by_the_one_before,
+     "other_position",
+     "the position of the row before, the first row that of the last",
+     {&all, &fused}},
     {{"attn_proj"},
      last_as_before,
      "other_rows",

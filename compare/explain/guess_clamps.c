@@ -1,0 +1,35 @@
+/* Values that are cut off inside the span: what became of them shows by how much. */
+#include "compare/explain/guesses.h"
+#include "compare/explain/solve.h"
+
+/* The activation of an FFN, before up is multiplied or without it; sums of the stream. */
+static bool may_be_cut(const fd_node *node) {
+    return node->layer >= 0 && (node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL || node->op == FD_OP_GELU ||
+                                node->op == FD_OP_SILU || node->op == FD_OP_RELU_SQUARED || node->op == FD_OP_ADD);
+}
+
+static fd_code try_node(fd_trial *t, const fd_node *node, bool everywhere, fd_error *err) {
+    const bool gated = node->op == FD_OP_SILU_MUL || node->op == FD_OP_GELU_MUL;
+    for (int pass = gated; pass >= 0 && !fd_trial_fits(t); pass--) {
+        fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = node->id, .which = pass ? 4 : 0};
+        if (everywhere) h = fd_hypothesis_everywhere(&h, t->all.request->args.graph);
+        FD_TRY(fd_solve_limit(t, h, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_guess_clamps(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    const bool many = fd_trial_many_layers(t);
+    int32_t first = -1;
+    for (int32_t i = 0; i < t->n_span && many && !fd_trial_fits(t);
+         i++) { /* in every layer, or one by one is too much */
+        const fd_node *node = &nodes[t->span[i]];
+        if (first < 0) first = node->layer;
+        if (node->layer == first && may_be_cut(node)) FD_TRY(try_node(t, node, true, err));
+    }
+    for (int32_t i = t->n_span - 2; i >= 0 && !many && !fd_trial_fits(t);
+         i--) /* the last shows its own (guess_elements.c) */
+        if (may_be_cut(&nodes[t->span[i]])) FD_TRY(try_node(t, &nodes[t->span[i]], false, err));
+    return FD_OK;
+}
