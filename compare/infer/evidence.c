@@ -246,13 +246,28 @@ bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *nu
     return false;
 }
 
-bool fd_evidence_products_are_wide(const fd_evidence *e, const fd_numerics_class *numerics) {
+/* Of two layers or more: an engine keeps that tensor so. A table of GELU in binary16 is one of other classes. */
+static bool is_kept_in_16_bits(const fd_evidence *e, int32_t kind, int32_t bf16) {
+    int32_t n = 0;
+    for (int32_t i = kind; i < e->graph->n_node; i++) {
+        if (e->kind[i] != kind || !e->seen[i]) continue;
+        if (e->wide[2 * i + bf16]) return false;
+        n++;
+    }
+    return n > 1;
+}
+
+bool fd_evidence_nothing_is_narrow(const fd_evidence *e, const fd_numerics_class *numerics) {
     const int32_t bf16 = numerics->u_shown > 0x1p-11;
     int32_t n = 0;
     for (int32_t i = 0; i < e->graph->n_node; i++) {
-        if (!e->stored[i] || !fd_dot_is_product(e->graph->nodes[i].op) || e->graph->nodes[i].layer < 0) continue;
-        if (!e->wide[2 * i + bf16]) return false;
-        n++;
+        const fd_node *node = &e->graph->nodes[i];
+        if (!e->stored[i] || node->layer < 0) continue;
+        const bool product = fd_dot_is_product(node->op);
+        if (product && !e->wide[2 * i + bf16]) return false;
+        if (!product && !is_copy(node) && node->op != FD_OP_GELU && is_kept_in_16_bits(e, e->kind[i], bf16))
+            return false;
+        n += product;
     }
     return n > 1;
 }

@@ -128,7 +128,7 @@ static bool is_refuted(const search *s, const fd_class_case *own) {
     bool of_the_type = s->found->stored > 0x1p-24 && c->u_out >= s->found->stored; /* 16 bits hide what it would need */
     /* it takes 16-bit values as they come */
     const bool mixed = c->u_shown > 0;
-    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, c));
+    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_nothing_is_narrow(s->seen, c));
     room_alone |= fd_evidence_shapes_disagree(s->seen, own) || fd_case_rounds_less(own);
     return !of_the_type && (fd_case_refuted(own) || room_alone || fd_case_rows_refute(own));
 }
