@@ -256,16 +256,17 @@ Test(evidence, attention_is_on_the_way_where_its_tensors_were_not_recorded) {
 }
 
 /* An engine of mixed precision rounds every product. */
-Test(evidence, products_with_24_bits_are_no_engine_of_mixed_precision_unless_another_op_rounds) {
+Test(evidence, products_with_24_bits_are_no_engine_of_mixed_precision_unless_two_other_ops_round) {
     static const struct {
-        const char *recorded, *narrow;
+        const char *recorded, *narrow[2];
         bool wide;
     } engines[] = {
-        {"*attn_proj,*ffn_down", "", true},
-        {"*attn_proj,*ffn_down", "blk.0.attn_proj", false},
-        {"*attn_proj,*attn_q_rope", "attn_q_rope", false},
-        {"*attn_proj,*attn_q_rope", "blk.0.attn_q_rope", true}, /* in one layer that is a bug */
-        {"*attn_norm,*l_out,logits", "", false},                /* sums and norms may well be binary32 there */
+        {"*attn_proj,*ffn_down", {0}, true},
+        {"*attn_proj,*ffn_down", {"blk.0.attn_proj"}, false},
+        {"*attn_proj,*rope,*attn_out", {"rope", "attn_out"}, false},
+        {"*attn_proj,*rope,*attn_out", {"rope"}, true}, /* of one op it is a bug's, and so in one layer */
+        {"*attn_proj,*rope,*attn_out", {"rope", "blk.0.attn_out"}, true},
+        {"*attn_norm,*l_out,logits", {0}, false}, /* sums and norms may well be binary32 there */
     };
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
         bench b = open_bench(models[0], (recording){.tensors = engines[i].recorded});
@@ -274,11 +275,12 @@ Test(evidence, products_with_24_bits_are_no_engine_of_mixed_precision_unless_ano
         must(fd_evidence_open(b.graph, b.ref, fd_trace_n_pos(b.ref), &e, &err), &err);
         for (int32_t k = 0; k < b.graph->n_node; k++) {
             e.stored[k] = e.seen[k] = fd_trace_has_data(b.ref, b.graph->nodes[k].name);
-            e.wide[2 * k] = e.wide[2 * k + 1] =
-                !engines[i].narrow[0] || !strstr(b.graph->nodes[k].name, engines[i].narrow);
+            bool narrow = false;
+            for (int j = 0; j < 2 && engines[i].narrow[j]; j++)
+                narrow |= strstr(b.graph->nodes[k].name, engines[i].narrow[j]) != NULL;
+            e.wide[2 * k] = e.wide[2 * k + 1] = !narrow;
         }
-        cr_expect_eq(fd_evidence_nothing_is_narrow(&e, fd_numerics_class_find("mixed-f16")), engines[i].wide,
-                     "%s but %s", engines[i].recorded, engines[i].narrow);
+        cr_expect_eq(fd_evidence_nothing_is_narrow(&e, fd_numerics_class_find("mixed-f16")), engines[i].wide, "%zu", i);
         fd_evidence_close(&e);
         close_model(&b);
     }
