@@ -251,5 +251,6 @@ int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
 
 bool fd_case_hides_its_steps(const fd_class_cases *c, int32_t i) {
     const fd_numerics_class *numerics = c->at[i].numerics;
-    return c->stored > 0x1p-24 && fd_class_rounds_to_steps(numerics) && numerics->u_shown <= 0;
+    const bool blocks = numerics->own_block > 0;
+    return c->stored > 0x1p-24 && fd_class_rounds_to_steps(numerics) && (blocks || numerics->u_shown <= 0);
 }
