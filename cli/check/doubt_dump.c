@@ -36,8 +36,8 @@ typedef struct step_rows {
     bool or_one; /* as many arrays have an axis of 1: the rows of one token, or a batch of one */
 } step_rows;
 
-/* The length that most arrays of the step have, more than 1 before 1 (an axis of the batch); 0: no three of four have
- * one. What most have, one of the first few has. */
+/* The length besides 1 that most arrays of the step have, else 1; 0: no three of four have one. An axis of 1 is the batch's as a rule, and
+ * that of all, where whole caches are as long as the run and not as the step. What most have, one of the first few has. */
 static step_rows rows_of_step(const fd_source *source, int32_t step, int64_t n_embd) {
     size_t n = 0, most = 0;
     int64_t rows = 0;
@@ -45,13 +45,14 @@ static step_rows rows_of_step(const fd_source *source, int32_t step, int64_t n_e
         const fd_source_tensor *t = fd_source_at(source, i);
         if (t->step != step || !is_value(t)) continue;
         for (int k = 0; n < FIRST_FEW && t->rank > 1 && k < t->rank; k++) {
-            const size_t with = count_axis(source, step, t->shape[k], n_embd);
-            if (with > most || (with == most && rows == 1)) most = with, rows = t->shape[k];
+            const size_t with = t->shape[k] == 1 ? 0 : count_axis(source, step, t->shape[k], n_embd);
+            if (with > most) most = with, rows = t->shape[k];
         }
         n++;
     }
-    if (n < FEWEST || 4 * most < 3 * n) return (step_rows){0};
-    return (step_rows){.rows = rows, .or_one = rows > 1 && count_axis(source, step, 1, n_embd) == most};
+    const size_t one = count_axis(source, step, 1, n_embd);
+    if (n >= FEWEST && 4 * most >= 3 * n) return (step_rows){.rows = rows, .or_one = one >= most};
+    return (step_rows){.rows = n >= FEWEST && 4 * one >= 3 * n};
 }
 
 /* Steps of one token whose arrays are all as wide as the model, [1, n_embd], could have n_embd rows: takes the longest

@@ -25,6 +25,7 @@ static step step_of(fd_dot_type type) {
     case FD_DOT_Q8_0:
     case FD_DOT_Q8_K:
     case FD_DOT_INT8_ROW:
+    case FD_DOT_INT8_OF_BF16:
     case FD_DOT_INT8_64:
     case FD_DOT_INT8_128:
     case FD_DOT_INT8: return (step){0x1p-7, 0.25};

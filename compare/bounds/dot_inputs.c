@@ -14,6 +14,7 @@ bool fd_dot_is_product(fd_op op) {
 int64_t fd_dot_block(fd_dot_type type, int64_t n_col) {
     switch (type) {
     case FD_DOT_Q8_0:
+    case FD_DOT_INT8_OF_BF16:
     case FD_DOT_INT8: return 32;
     case FD_DOT_INT8_64: return 64;
     case FD_DOT_INT8_128: return 128;
@@ -40,6 +41,8 @@ bool fd_dot_is_of_integers(const fd_weight *weight) {
 static fd_dot_type beside(const fd_numerics_class *c, const fd_weight *weight) {
     const fd_dtype_info *info = fd_dtype_get(weight->dtype);
     if (c->plain_products) return FD_DOT_AS_IS;
+    const bool of_bf16 = c->own_block && c->u_shown > 0;
+    if (of_bf16) return fd_dot_is_of_integers(weight) ? FD_DOT_INT8_OF_BF16 : FD_DOT_BF16;
     if (!fd_dot_is_of_integers(weight))
         return weight->dtype == FD_F16 ? FD_DOT_F16 : weight->dtype == FD_BF16 ? FD_DOT_BF16 : FD_DOT_AS_IS;
     if (c->own_block) return c->own_block == 32 ? FD_DOT_INT8 : c->own_block == 64 ? FD_DOT_INT8_64 : FD_DOT_INT8_128;

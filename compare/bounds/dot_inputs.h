@@ -9,7 +9,7 @@
 #include "exec/exec.h"
 
 /* FD_DOT_INT8: as FD_DOT_Q8_0, but the scale stays in binary32; _64, _128: of blocks of so many elements; FD_DOT_INT8_ROW: it is that
- * of a row. */
+ * of a row. FD_DOT_INT8_OF_BF16: of values that were rounded to bfloat16 before, ties to even. */
 typedef enum fd_dot_type {
     FD_DOT_AS_IS,
     FD_DOT_F16,
@@ -20,6 +20,7 @@ typedef enum fd_dot_type {
     FD_DOT_INT8_64,
     FD_DOT_INT8_128,
     FD_DOT_INT8_ROW,
+    FD_DOT_INT8_OF_BF16,
     FD_DOT_TF32,
     FD_DOT_TF32_CUT
 } fd_dot_type;

@@ -120,6 +120,12 @@ static void cut_tf32(float *x, int64_t n) {
     }
 }
 
+static void round_bf16_blocks(float *x, int64_t n) {
+    const int64_t block = fd_dot_block(FD_DOT_INT8_OF_BF16, n);
+    round_bf16(x, n);
+    for (int64_t at = 0; at < n; at += block) round_int8_row(x + at, at + block < n ? block : n - at);
+}
+
 void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
     if (type == FD_DOT_INT8 || type == FD_DOT_INT8_64 ||
         type == FD_DOT_INT8_128) { /* ties go away from zero, as ggml's do */
@@ -136,6 +142,7 @@ void fd_dot_round(fd_dot_type type, float *rows, int64_t n_row, int64_t width) {
         if (type == FD_DOT_TF32) round_tf32(x, width);
         if (type == FD_DOT_TF32_CUT) cut_tf32(x, width);
         if (type == FD_DOT_INT8_ROW) round_int8_row(x, width);
+        if (type == FD_DOT_INT8_OF_BF16) round_bf16_blocks(x, width);
         if (type == FD_DOT_Q8_0) round_q8_0(x, width);
         if (type == FD_DOT_Q8_K) round_q8_k(x, width);
     }

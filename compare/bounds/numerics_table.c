@@ -199,6 +199,14 @@ static const fd_numerics_class table[] = {
     {.name = "mixed-bf16",
      .summary = "bfloat16 factors, binary32 sums, some tensors of bfloat16 as recorded",
      MIXED(UBF16, TINY32)},
+    /* OpenVINO's CPU plugin beside weights of 8 bits or fewer, as it runs where nothing is said: activations become int8 on the way in. */
+    {.name = "int8-bf16",
+     .summary = "activations in int8 blocks of 32 of bfloat16, some tensors of bfloat16 as recorded",
+     INT8_BLOCKS(32),
+     .u_attn = UBF16,
+     .tiny_in = TINY32,
+     .u_kv = UBF16,
+     .u_shown = UBF16},
     /* PyTorch's scaled_dot_product_attention with 16-bit tensors: scores, exponentials and sums in binary32; e^(s −
      * max) rounded to the tensors' type before it is multiplied with V. */
     {.name = "hf-f16-fa",

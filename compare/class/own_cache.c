@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "compare/class/later_cache.h"
 #include "compare/class/mixed.h"
 #include "compare/class/undirected.h"
 #include "compare/explain/trial_rows.h"
@@ -152,7 +153,8 @@ fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of,
                        size_t size, bool *yes, fd_error *err) {
     double error;
     *yes = false;
-    if (cache_alone && has_no_blocks(ask->trace)) return FD_OK;
+    FD_TRY(fd_find_later_cache(ask, of, to, size, yes, err));
+    if (*yes || (cache_alone && has_no_blocks(ask->trace))) return FD_OK;
     if (!cache_alone) FD_TRY(fd_is_own_way(ask, of, &error, yes, err));
     if (*yes) {
         snprintf(to, size, "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);

@@ -33,6 +33,8 @@ static const struct {
     {FD_ROUND_E5M2, FD_SCALE_STEP},
     {FD_ROUND_INT4, FD_SCALE_HEAD},
     {FD_ROUND_INT4, FD_SCALE_ROW},
+    {FD_ROUND_UINT8, FD_SCALE_HEAD},
+    {FD_ROUND_UINT8, FD_SCALE_ROW},
     /* of a cache that was recorded */
     {FD_ROUND_E4M3, FD_SCALE_FITTED},
     {FD_ROUND_E5M2, FD_SCALE_FITTED},

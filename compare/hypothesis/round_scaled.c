@@ -16,7 +16,7 @@ typedef struct scaled_type {
 static const scaled_type types[] = {
     {FD_ROUND_E4M3, 4, -6, 448, -448, 448}, {FD_ROUND_E5M2, 3, -14, 57344, -57344, 57344},
     {FD_ROUND_INT8, 0, 0, 127, -128, 127},  {FD_ROUND_INT8_128, 0, 0, 128, -128, 127},
-    {FD_ROUND_INT4, 0, 0, 7, -8, 7},
+    {FD_ROUND_INT4, 0, 0, 7, -8, 7},        {FD_ROUND_UINT8, 0, 0, 255, 0, 255},
 };
 
 static const scaled_type *find(int32_t type) {
@@ -153,26 +153,45 @@ static double fit_floats(const scaled_type *t, const float *c, const float *rows
     return best;
 }
 
-/* 0: there is none. */
-static double scale_of(const fd_scaled *s, const scaled_type *t, const float *rows, const shared *g) {
-    if (s->scale == FD_SCALE_NONE) return 1;
-    if (s->scale >= FD_SCALE_FITTED) {
-        if (!s->candidate || g->n < FEWEST_TO_FIT) return 0;
-        return t->digits ? fit_floats(t, s->candidate, rows, g) : fit_integers(t, s->candidate, g);
+/* Numbers are x / scale + zero. A scale of 0: there is none. */
+typedef struct grid {
+    double scale, zero;
+} grid;
+
+/* As a kernel computes them, in binary32. */
+static grid grid_between(const scaled_type *t, const float *rows, const shared *g) {
+    float least = INFINITY, most = -INFINITY;
+    for (int64_t i = 0; i < g->n; i++) {
+        const float x = rows[at(g, i)];
+        if (!isfinite(x)) return (grid){0};
+        least = fminf(least, x);
+        most = fmaxf(most, x);
     }
+    const float scale = (most - least) / t->largest;
+    return scale > 0 ? (grid){(double)scale, (double)(-least / scale)} : (grid){0};
+}
+
+static grid grid_of(const fd_scaled *s, const scaled_type *t, const float *rows, const shared *g) {
+    if (s->scale == FD_SCALE_NONE) return (grid){.scale = 1};
+    if (s->scale >= FD_SCALE_FITTED) {
+        if (!s->candidate || g->n < FEWEST_TO_FIT) return (grid){0};
+        return (grid){.scale = t->digits ? fit_floats(t, s->candidate, rows, g) : fit_integers(t, s->candidate, g)};
+    }
+    if (!(t->least < 0)) return grid_between(t, rows, g);
     float largest = 0;
     for (int64_t i = 0; i < g->n; i++) largest = !(fabsf(rows[at(g, i)]) <= largest) ? fabsf(rows[at(g, i)]) : largest;
-    return isfinite(largest) ? (double)(largest / t->largest) : 0;
+    return (grid){.scale = isfinite(largest) ? (double)(largest / t->largest) : 0};
 }
 
 void fd_round_scaled(const fd_scaled *s, float *rows) {
     const scaled_type *t = find(s->type);
     for (int64_t k = 0; k < n_shared(s); k++) {
         const shared g = shared_at(s, k);
-        const float scale = (float)scale_of(s, t, rows, &g);
+        const grid of = grid_of(s, t, rows, &g);
+        const float scale = (float)of.scale, zero = (float)of.zero;
         for (int64_t i = 0; i < g.n && scale > 0; i++) {
             float *x = &rows[at(&g, i)];
-            if (isfinite(*x)) *x = (float)nearest(t, (double)(*x / scale)) * scale;
+            if (isfinite(*x)) *x = ((float)nearest(t, (double)(*x / scale + zero)) - zero) * scale;
         }
     }
 }
@@ -186,12 +205,14 @@ void fd_round_scaled_bounds(const fd_scaled *s, const float *rows, double *tau) 
     const bool fitted = s->scale >= FD_SCALE_FITTED, given = s->scale == FD_SCALE_NONE;
     for (int64_t k = 0; k < n_shared(s); k++) {
         const shared g = shared_at(s, k);
-        const double scale = scale_of(s, t, rows, &g);
+        const grid of = grid_of(s, t, rows, &g);
+        const double scale = of.scale;
         double most = 0, relative = given ? 0 : fitted ? OF_FITTED_SCALE : OF_SCALE;
         for (int64_t i = 0; i < g.n; i++) most = fmax(most, tau[at(&g, i)]);
         if (!fitted && !given && scale > 0) relative += most / (scale * (double)t->largest);
         for (int64_t i = 0; i < g.n && scale > 0; i++) {
-            const double x = (double)rows[at(&g, i)] / scale, off = tau[at(&g, i)] / scale + fabs(x) * relative;
+            const double x = (double)rows[at(&g, i)] / scale + of.zero,
+                         off = tau[at(&g, i)] / scale + fabs(x) * relative;
             const double low = nearest(t, x - off), high = nearest(t, x + off);
             tau[at(&g, i)] = (high - low + fmax(fabs(low), fabs(high)) * relative) * scale;
         }

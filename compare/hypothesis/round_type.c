@@ -72,6 +72,7 @@ const char *fd_round_type_name(int32_t type) {
     case FD_ROUND_INT8: return "int8";
     case FD_ROUND_INT8_128: return "int8 whose scale is the largest value / 128";
     case FD_ROUND_INT4: return "int4";
+    case FD_ROUND_UINT8: return "uint8 from the least value to the largest";
     case FD_ROUND_Q8_0_KEPT: return "Q8_0 that counts in its binary16 scale";
     default: return fd_dtype_get((uint32_t)type)->name;
     }

@@ -137,8 +137,9 @@ bool fd_evidence_shows_f16_sums(const fd_evidence *evidence);
 /* The class reads GELU from a table of binary16, and the trace has values of GELU that are not of that type. */
 bool fd_evidence_refutes_table(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
-/* All products of the layers that were seen have more digits than the class, of mixed precision, leaves them. */
-bool fd_evidence_products_are_wide(const fd_evidence *evidence, const fd_numerics_class *numerics);
+/* All products of the layers that were seen have more digits than the class, of mixed precision, leaves them, and fewer than two other ops give results
+ * of so few in all layers (OpenVINO hands products out in binary32 before it rounds them, and RoPE's and attention's results as rounded). */
+bool fd_evidence_nothing_is_narrow(const fd_evidence *evidence, const fd_numerics_class *numerics);
 
 /* Of a class whose products round by their shape, products of one shape at one position, some of which do and some of which do not: a bug
  * then, or another class. */

@@ -11,6 +11,8 @@
 /* A sample has 16 rows of a node at most, at the beginning or half of them at the end. */
 enum { MOST_SLOTS = 32 };
 
+enum { F16_DIGITS = 11, BF16_DIGITS = 8 }; /* of mantissas */
+
 /* Rows of one node, counted. */
 typedef struct tally {
     int32_t rounded, needed, spared;

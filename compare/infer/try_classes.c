@@ -127,7 +127,7 @@ static bool is_refuted(const search *s, const fd_class_case *own) {
     bool of_the_type = s->found->stored > 0x1p-24 && c->u_out >= s->found->stored; /* 16 bits hide what it would need */
     /* it takes 16-bit values as they come */
     const bool mixed = c->u_shown > 0;
-    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_products_are_wide(s->seen, c));
+    bool room_alone = mixed && (!fd_case_shown(own) || fd_evidence_nothing_is_narrow(s->seen, c));
     room_alone |= fd_evidence_shapes_disagree(s->seen, own) || fd_case_rounds_less(own);
     return !of_the_type && (fd_case_refuted(own) || room_alone || fd_case_rows_refute(own));
 }
@@ -247,5 +247,6 @@ int32_t fd_case_with_sums_in_16_bits(const fd_class_cases *c, int32_t chosen) {
 
 bool fd_case_hides_its_steps(const fd_class_cases *c, int32_t i) {
     const fd_numerics_class *numerics = c->at[i].numerics;
-    return c->stored > 0x1p-24 && fd_class_rounds_to_steps(numerics) && numerics->u_shown <= 0;
+    const bool blocks = numerics->own_block > 0;
+    return c->stored > 0x1p-24 && fd_class_rounds_to_steps(numerics) && (blocks || numerics->u_shown <= 0);
 }

@@ -51,6 +51,9 @@ static inline bool fd_replay_reads_unrounded(const fd_replay *replay, const fd_n
 /* The blocks that rows of K or V are: of a cache, or of what reads it; FD_F32: none. */
 void fd_replay_read_kv_types(fd_replay *replay);
 uint32_t fd_replay_kv_type(const fd_replay *replay, const fd_node *node);
+/* n_row rows of n elements, rounded to blocks as ggml's reference algorithm does it. */
+fd_code fd_replay_quantise_rows(const fd_replay *replay, uint32_t type, double *rows, int64_t n_row, int64_t n,
+                                fd_error *err);
 /* Elements of the node's rows as its op gives them: a cache's from position 0. */
 int64_t fd_replay_rows_given(const fd_replay *replay, const fd_node *node);
 

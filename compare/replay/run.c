@@ -78,33 +78,6 @@ fd_code fd_replay_run_exact(const fd_replay *replay, fd_op_args args, double *ou
     return code;
 }
 
-/* n_row rows of n elements, rounded to blocks as ggml's reference algorithm does it. */
-static fd_code quantise_rows(const fd_replay *replay, uint32_t type, double *rows, int64_t n_row, int64_t n,
-                             fd_error *err) {
-    int64_t bytes = fd_dtype_row_bytes(type, n);
-    if (bytes < 0)
-        return fd_fail(err, FD_ERR_INPUT, "%s: K/V type \"%s\", but rows of %lld elements are no whole blocks",
-                       fd_trace_path(replay->o.trace), fd_dtype_get(type)->name, (long long)n);
-    float *x = malloc(sizeof *x * (size_t)n);
-    void *blocks = malloc((size_t)bytes);
-    bool ran = x && blocks;
-    for (int64_t r = 0; ran && r < n_row; r++) {
-        double *row = rows + r * n;
-        bool finite = true;
-        for (int64_t i = 0; i < n; i++) {
-            x[i] = (float)row[i];
-            finite &= isfinite(x[i]) != 0;
-        }
-        if (!finite) continue; /* a block has no NaN: the candidate's own is the finding */
-        fd_quantize_row(type, x, blocks, n);
-        fd_dequantize_row(type, blocks, x, n);
-        for (int64_t i = 0; i < n; i++) row[i] = (double)x[i];
-    }
-    free(x);
-    free(blocks);
-    return ran ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "replay: out of memory");
-}
-
 /* In place; *rows is replaced by a copy of the caller's own. */
 static fd_code round_input(const fd_replay *replay, fd_dot_type type, const fd_op_args *args, const double **rows,
                            double **copy, int64_t width, fd_error *err) {
@@ -295,7 +268,7 @@ fd_code fd_replay_run_as_given(fd_replay *replay, fd_op_args args, fd_error *err
     const int64_t n = fd_node_row_stride(node, replay->n_kv);
     double *rows = (double *)args.out + replay->pos0 * n;
     const uint32_t blocks = fd_replay_kv_type(replay, node);
-    if (blocks != FD_F32) return quantise_rows(replay, blocks, rows, replay->n_pos, n, err);
+    if (blocks != FD_F32) return fd_replay_quantise_rows(replay, blocks, rows, replay->n_pos, n, err);
     for (int64_t i = 0; i < replay->n_pos * n && fd_class_repeats_cache(replay->o.numerics); i++)
         rows[i] = (double)fd_dot_round_f16((float)rows[i]);
     return FD_OK;

@@ -108,6 +108,33 @@ void tf32_of_several_rows(const fd_op_args *args) {
     free(k);
 }
 
+/* RoPE and attention in bfloat16, scores' scale in K before that is rounded, as OpenVINO's CPU plugin has it. */
+void bf16_rope(const fd_op_args *args) {
+    const int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    float *x = copy_input(args, 0, n);
+    in_bf16(x, n);
+    run_with(args, 0, x);
+    in_bf16(args->out, n);
+}
+void bf16_attention(const fd_op_args *args) {
+    const fd_node *nodes = args->graph->nodes;
+    const bool scores = args->node->op == FD_OP_ATTN_SCORES;
+    const int64_t n_x = args->n_pos * fd_node_row_stride(&nodes[args->node->input[0]], args->n_kv),
+                  n_kv = args->n_kv * fd_node_row_stride(&nodes[args->node->input[1]], args->n_kv);
+    fd_node node = *args->node;
+    fd_op_args own = *args;
+    float *rows = copy_input(args, 1, n_kv), *x = copy_input(args, 0, n_x);
+    for (int64_t i = 0; i < n_kv && scores; i++) rows[i] *= node.scale;
+    in_bf16(rows, n_kv);
+    in_bf16(x, n_x);
+    node.scale = 1;
+    own.node = &node;
+    own.in[1] = rows;
+    run_with(&own, 0, x);
+    if (!scores) in_bf16(args->out, args->n_pos * fd_node_row_stride(args->node, args->n_kv));
+    free(rows);
+}
+
 static void cut_13_bits(float *row, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         int exponent;
@@ -178,6 +205,13 @@ static void in_blocks_of_64(float *row, int64_t n) {
 }
 static void in_blocks_of_128(float *row, int64_t n) {
     in_blocks(row, n, 128);
+}
+static void in_blocks_of_bf16(float *row, int64_t n) {
+    in_bf16(row, n);
+    in_blocks(row, n, 32);
+}
+void int8_blocks_of_bf16(const fd_op_args *args) {
+    multiply(args, in_blocks_of_bf16, NULL, in_bf16);
 }
 void int8_blocks_64(const fd_op_args *args) {
     multiply(args, in_blocks_of_64, NULL, NULL);

@@ -17,11 +17,15 @@ void f16_activations(const fd_op_args *args);
 void int8_rows(const fd_op_args *args);      /* activations, one scale a row */
 void int8_blocks_64(const fd_op_args *args); /* one scale for so many elements */
 void int8_blocks_128(const fd_op_args *args);
-void int8_both(const fd_op_args *args);     /* weights too */
-void int8_products(const fd_op_args *args); /* activations and weights, one scale a row; results in bfloat16 */
-void fp8_products(const fd_op_args *args);  /* the same in e4m3 */
-void int8_batch(const fd_op_args *args);    /* one scale for the whole batch, and a zero point */
-void off_by_scales(const fd_op_args *args); /* weights' blocks of 32 with scales in bfloat16 */
+void int8_blocks_of_bf16(
+    const fd_op_args *args);                 /* of 32, activations rounded to bfloat16 before; results in bfloat16 */
+void bf16_rope(const fd_op_args *args);      /* what it reads and what it gives */
+void bf16_attention(const fd_op_args *args); /* scores from K times their scale, and the sum of V */
+void int8_both(const fd_op_args *args);      /* weights too */
+void int8_products(const fd_op_args *args);  /* activations and weights, one scale a row; results in bfloat16 */
+void fp8_products(const fd_op_args *args);   /* the same in e4m3 */
+void int8_batch(const fd_op_args *args);     /* one scale for the whole batch, and a zero point */
+void off_by_scales(const fd_op_args *args);  /* weights' blocks of 32 with scales in bfloat16 */
 
 /* One row in int8, with one scale. */
 void in_int8(float *row, int64_t n);

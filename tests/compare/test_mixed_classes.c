@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/report/remarks.h"
+#include "emulate/rounding.h"
 #include "tests/compare/mixed_products.h"
 #include "tests/compare/replay_bench.h"
 
@@ -50,6 +51,7 @@ static const struct {
     {"TF32 cut off, rounded or neither, with biases", "tf32-cut", FUSED, tf32_cut_factors, 1, true},
     {"binary16 factors, single rows summed in binary16", "ggml-cpu-f32kv", "*", f16_sums_of_single_rows, 1, true},
     {"int8 activations, one scale a row", "int8-rows", FUSED, int8_rows, 0, true},
+    {"int8 blocks of bfloat16", "int8-bf16", "*", int8_blocks_of_bf16, 0, true},
     {"int8 activations, a scale for 64", "int8-64-f32kv", FUSED, int8_blocks_64, 0, true},
     {"int8 activations, a scale for 128", "int8-128-f32kv", "*", int8_blocks_128, 0, true},
     {"int8 activations and weights, one scale a row", "w8a8", "*", int8_both, 1, true},
@@ -94,10 +96,32 @@ Test(mixed_classes, eager_attention_on_tensor_cores_is_noise_in_a_class_of_its_o
     close_model(&b);
 }
 
+/* Products that are handed out in binary32 before they are rounded; the scale is no power of two in neither model. */
+Test(mixed_classes, rope_and_attention_in_bfloat16_beside_products_of_24_bits_are_noise) {
+    for (int m = 0; m < N_MODEL; m++)
+        for (int i = 0; i < 2; i++) {
+            bench b = open_bench(models[m], (recording){0});
+            fd_graph *graph = engine(&b, bf16_factors, "", true);
+            for (int32_t k = 0; k < graph->n_node; k++) {
+                const fd_op op = graph->nodes[k].op;
+                if (op == FD_OP_ROPE) graph->nodes[k].override = bf16_rope;
+                if (op == FD_OP_ATTN_SCORES || op == FD_OP_ATTN_MIX) graph->nodes[k].override = bf16_attention;
+            }
+            recording how = {.emulated = "f32", .numerics = "unknown", .tensors = i ? inside : all};
+            fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+            cr_expect_eq(v.status, FD_NOISE, "%d, %d: %s at %s", m, i, fd_verdict_status_name(v.status),
+                         v.divergence.node);
+            cr_expect_str_eq(v.replay.numerics, "mixed-bf16", "%d, %d: %s", m, i, v.replay.numerics);
+            fd_verdict_free(&v);
+            fd_graph_free(graph);
+            close_model(&b);
+        }
+}
+
 /* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */
 Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
-    static const fd_override_fn of[] = {bf16_factors,   bf16_products, int8_rows,
-                                        int8_blocks_64, tf32_factors,  tf32_cut_factors};
+    static const fd_override_fn of[] = {bf16_factors, bf16_products,    int8_rows,          int8_blocks_64,
+                                        tf32_factors, tf32_cut_factors, int8_blocks_of_bf16};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fd_graph *graph = engine(&b, of[i], "", true);
@@ -241,4 +265,22 @@ Test(mixed_classes, int8_blocks_are_in_all_products_or_in_none) {
     fd_verdict_free(&v);
     fd_graph_free(graph);
     close_model(&b);
+}
+
+static void rounded_to_bf16(const fd_op_args *args) {
+    run_clean(args);
+    fd_round_row(FD_EMULATE_BF16, args->out, args->out, args->n_pos * args->node->shape[0]);
+}
+
+/* Between layers: an engine of bfloat16 rounds within them, too. */
+Test(mixed_classes, a_stream_that_is_rounded_between_layers_of_binary32_is_no_16_bit_engine) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*l_out,logits"};
+        fd_verdict v = judge(b.graph, b.ref, record(spoiled_everywhere(&b, "l_out", rounded_to_bf16), how), NULL);
+        expect_at(&v, "blk.0.l_out", models[m]);
+        cr_expect_str_eq(v.replay.numerics, "f32", "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        close_model(&b);
+    }
 }

@@ -1,0 +1,62 @@
+#include "compare/class/later_cache.h"
+
+#include <stdio.h>
+
+#include "base/dtype.h"
+#include "compare/class/mixed.h"
+#include "compare/hypothesis/round_scaled.h"
+#include "compare/hypothesis/round_type.h"
+
+/* In an order of how often engines are run so. */
+static const struct {
+    int32_t type;
+    fd_scale_of scale;
+} kept[] = {
+    {FD_ROUND_UINT8, FD_SCALE_HEAD}, {FD_F16, FD_SCALE_NONE},        {FD_ROUND_E4M3, FD_SCALE_NONE},
+    {FD_ROUND_INT8, FD_SCALE_HEAD},  {FD_Q8_0, FD_SCALE_NONE},       {FD_BF16, FD_SCALE_NONE},
+    {FD_ROUND_E4M3, FD_SCALE_HEAD},  {FD_ROUND_E4M3, FD_SCALE_ROW},  {FD_ROUND_INT8, FD_SCALE_ROW},
+    {FD_ROUND_UINT8, FD_SCALE_ROW},  {FD_ROUND_E5M2, FD_SCALE_NONE}, {FD_ROUND_INT4, FD_SCALE_HEAD},
+};
+
+static bool has_unrecorded_cache(const fd_diagnose_options *ask, const fd_node_finding *f) {
+    for (int32_t i = f->span_first; i < f->node; i++)
+        if (fd_node_is_kv_cache(&ask->graph->nodes[i]) && !fd_trace_has_data(ask->trace, ask->graph->nodes[i].name))
+            return true;
+    return false;
+}
+
+/* All that departs begins after the first step, behind such a cache, in most layers. */
+static bool may_be(const fd_diagnose_options *ask, const fd_attribution *of) {
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        if (fd_trace_step_of(ask->trace, f->pos) < 1 || !has_unrecorded_cache(ask, f)) return false;
+        if (!fd_departs_in_most_layers(ask->graph, of, i)) return false;
+    }
+    return of->found;
+}
+
+fd_code fd_find_later_cache(const fd_diagnose_options *ask, const fd_attribution *of, char *to, size_t size, bool *yes,
+                            fd_error *err) {
+    *yes = false;
+    if (!may_be(ask, of)) return FD_OK;
+    for (size_t k = 0; k < sizeof kept / sizeof *kept && !*yes; k++) {
+        const fd_hypothesis h = {.guess = FD_GUESS_ROUNDED,
+                                 .node = -1,
+                                 .layer = FD_ANY_LAYER,
+                                 .ops = FD_OP_KV_WRITE + 1,
+                                 .other = kept[k].type,
+                                 .n = (int32_t)kept[k].scale};
+        *yes = true;
+        for (int32_t i = 0; i < ask->graph->n_node && *yes; i++) {
+            fd_diagnose_options there = *ask;
+            there.finding = &of->introduced[i];
+            there.whole_run = true; /* the first step's rows are kept so, too */
+            if (there.finding->finding != FD_FOUND_NOTHING) FD_TRY(fd_diagnose_fits(&there, &h, yes, err));
+        }
+        if (*yes)
+            snprintf(to, size, "after the first call K and V are read rounded to %s%s",
+                     fd_round_type_name(kept[k].type), fd_scale_name(kept[k].scale));
+    }
+    return FD_OK;
+}
