@@ -120,7 +120,9 @@ static const struct {
      "*norm,*inp,*down,*l_out,logits",
      "sum_cut_short",
      "element 5 of what it multiplies is left out"},
-    {"bloom-dense", {NULL}, NULL, NULL, "k_v_biases_swapped@1", "token_embd,*l_out,logits", "k_v_biases_swapped", ""},
+    /* without RoPE nothing but the cache tells the two apart, and both are listed */
+    {"bloom-dense", {NULL}, NULL, NULL, "k_v_biases_swapped@1", "token_embd,*l_out,logits", "kv_written_exchanged", ""},
+    {"bloom-dense", {NULL}, NULL, NULL, "k_v_biases_swapped@1", "*", "k_v_biases_swapped", ""},
     {"falcon-dense", {NULL}, NULL, NULL, "k_v_swapped@1", "*", "k_v_swapped", ""},
     {"qwen2-dense", {NULL}, NULL, NULL, "kv_exchanged@1", "token_embd,*l_out,logits", "kv_exchanged", ""},
     {"llama-dense",

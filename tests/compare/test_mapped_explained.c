@@ -71,8 +71,10 @@ Test(mapped, heads_of_k_of_v_or_of_both_are_found_in_their_place) {
     for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
         for (int r = 0; r < 3; r++) {
             const fd_graph *faulty = with(&b, bugs[i].nodes, heads_reversed);
-            expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[r]}, "other_kv_heads",
-                          bugs[i].says);
+            const bool in_cache =
+                r > 0 && !bugs[i].nodes[1]; /* of one cache that was not recorded, its rows may stand so */
+            expect_mapped(&b, faulty, (recording){.emulated = "f32", .tensors = recorded[r]},
+                          in_cache ? "other_order" : "other_kv_heads", in_cache ? "the heads reversed" : bugs[i].says);
             forget(&b);
         }
     close_model(&b);

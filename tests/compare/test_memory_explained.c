@@ -197,7 +197,7 @@ static const struct {
     {{"blk.1.attn_out", restride_v, "strides_ignored", "V stands in memory with heads first"}, &layers},
     {{"attn_proj", restride_heads, "strides_ignored", "attn_out stands in memory with heads first"}, &all},
     {{"cache_v", exchange, "other_rows", "the rows of positions 0 and 1 stand in each other's place"}, &all},
-    {{"cache_v", write_k, "other_tensor", "it is the same as blk.0.attn_k_rope"}, &all},
+    {{"cache_v", write_k, "k_written_twice", "K is written to the cache of V, too"}, &all},
     {{"", restride_all, "strides_ignored", "Q, K and V stand in memory with heads first"}, &fused},
     {{"attn_scores", repeat_q, "strides_ignored", "Q of the step's first position"}, &all},
     {{"attn_proj", halve, "zeros", "of every 2 element 1 is zero"}, &all},

@@ -272,8 +272,8 @@ Test(names_say, how_frequencies_are_scaled_for_longer_contexts) {
         expect_guess(&b, &bugs[i], all, "f32", true);
         expect_guess(&b, &bugs[i], fused, "f32", true);
     }
-    /* YaRN's factor of cos and sin, beside which scalings of long contexts change too little: the factor is the name */
-    const guessed longer = {"_rope", cos_and_sin_longer, "factor", "1.14"};
+    /* YaRN's factor of cos and sin, beside which scalings of long contexts change too little */
+    const guessed longer = {"_rope", cos_and_sin_longer, "other_rope_magnitude", "factor of cos and sin 1.1"};
     expect_guess(&b, &longer, all, "hf-f16", true);
     close_model(&b);
 }
