@@ -218,7 +218,8 @@ static void fit_values(const fd_hypothesis *h, const fd_node *node, const fd_out
         int64_t end;
         fd_hypothesis_fitted_rows(h, out->pos0 + row, n_kv, &f.first, &end);
         s.n = end - f.first;
-        if (s.n <= 0 || each * group <= s.n) return;
+        /* weights that follow from unrecorded keys, which may be the wrong ones, leave room for nearly as many values as they weigh */
+        if (s.n <= 0 || each * group <= (out->weights_known ? s.n : 2 * s.n)) return;
         s.squares = malloc(sizeof *s.squares * (size_t)(s.n * s.n));
         s.sums = malloc(sizeof *s.sums * (size_t)s.n);
         if (s.squares && s.sums) give_values(&f, &s);
