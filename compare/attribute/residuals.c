@@ -124,9 +124,9 @@ double fd_row_oddness(const fd_attribution_row *row) {
     return fd_row_left(row) / fmax(fmax(binary32_leaves(row), row->steps), row->sums);
 }
 
-/* Int8 blocks, all of them rounded another way, leave 2 % of a layer; of layers one after the other that by the root of their number: of
- * logits behind four, 4 %. */
-#define BEYOND_STEPS 0x1p-5
+/* Int8 blocks, all of them rounded another way, leave 2 % of a layer, 3.5 of one of 256 elements in decode; of layers one after the other that
+ * by the root of their number: of logits behind four, 4 %. */
+#define BEYOND_STEPS 0.045
 
 static double beyond_steps(const fd_residuals *r, const fd_attribution_row *row) {
     const int32_t first = r->graph->nodes[row->span_first].layer, last = row->node->layer,
