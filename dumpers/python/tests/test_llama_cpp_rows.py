@@ -16,3 +16,13 @@ def test_as_many_tokens_as_groups_of_heads():
     scores = Node("kq-0", "MUL_MAT", "f32", values.shape, 0, True)
     assert (positions_first(norm, values, range(6)) == values[0]).all()
     assert (positions_first(scores, values, range(6)) == np.moveaxis(values[0], 1, 0)).all()
+
+
+def test_as_many_tokens_as_layers():
+    """gemma4's inputs of each layer come as rows of tokens, until they are permuted."""
+    values = np.arange(1 * 4 * 4 * 2, dtype=np.float32).reshape(1, 4, 4, 2)
+    for name, op in (("inp_per_layer_selected", "SCALE"), ("per_layer_proj", "MUL"), ("inp_per_layer", "SCALE")):
+        node = Node(name, op, "f32", values.shape, 0, True)
+        assert (positions_first(node, values, range(4)) == values[0]).all(), name
+    permuted = Node("inp_per_layer (permuted) (cont)", "CONT", "f32", values.shape, 0, True)
+    assert (positions_first(permuted, values, range(4)) == np.moveaxis(values[0], 1, 0)).all()

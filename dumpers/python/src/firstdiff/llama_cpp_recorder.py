@@ -20,7 +20,7 @@ from firstdiff.trace.writer import Writer
 VIEWS = ("VIEW", "PERMUTE", "TRANSPOSE", "NONE")
 BRANCH = re.compile(r"(?:attn_out|ffn_inp)-(\d+)")
 HEADS = re.compile(r"[QK]cur-\d+")
-HEADS_LATER = ("Qcur", "Kcur", "Vcur", "ssm_norm-")  # tokens, then heads
+HEADS_LATER = ("Qcur", "Kcur", "Vcur", "ssm_norm-", "inp_per_layer", "per_layer_proj")  # tokens, then heads or layers
 CACHE = re.compile(r"cache_[kv]_l(\d+)")
 WEIGHT = re.compile(r"blk\.(\d+)\.(\w+)\.(?:weight|bias)")
 
@@ -151,7 +151,8 @@ def positions_first(node: Node, values: Array, step: range) -> Array | None:
     axes = [axis for axis in (1, 2) if node.shape[axis] == n_tok]
     if not axes or node.shape[0] != 1 or 0 in node.shape:  # of recurrent states ggml takes views without elements
         return None
-    heads = node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or node.name.startswith(HEADS_LATER)
+    later = node.name.startswith(HEADS_LATER) and "(permuted)" not in node.name
+    heads = node.op in ("RESHAPE", "ROPE", "FLASH_ATTN_EXT") or later
     split = (heads or "_moe_" in node.name) and node.shape[1] > 1
     axis = axes[0] if len(axes) == 1 or split else axes[1]
     if n_tok == 1:  # any axis of length 1 gives the same elements; the ones that are left are the shape of other steps
