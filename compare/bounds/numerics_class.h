@@ -30,7 +30,7 @@ typedef struct fd_numerics_class {
     double u_acc;        /* each addition of a dot product */
     double u_mix;        /* each addition of the weighted sum of V, where it is coarser than u_acc; else 0 */
     bool
-        sums_in_turn; /* and a replay repeats them, key after key (replay/flash_sums.h); only bounds have room for them */
+        sums_in_turn; /* and a replay repeats them, key after key (replay/flash_sums.c); only bounds have room for them */
     double u_op;      /* each operation of the other ops */
     double u_out;     /* every stored result */
     double tiny_out;  /* spacing of its type's subnormals, or what an engine flushes to 0 */

@@ -1,4 +1,4 @@
-/* Flash attention's weighted sum of V as ggml's CPU kernel makes it: key after key, in binary16. */
+/* Flash attention as ggml's CPU kernel computes it: the weighted sum of V key after key, in binary16, but for calls of many rows. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static int32_t rows_of_call(const fd_replay *replay, int64_t row) {
     return fd_trace_rows_of_call(replay->o.trace, replay->pos0 + (int32_t)(row % replay->n_pos));
 }
 
-static bool is_single(const fd_replay *replay, int64_t row) {
+static bool adds_in_turn(const fd_replay *replay, int64_t row) {
     const int32_t rows = rows_of_call(replay, row), pos = replay->pos0 + (int32_t)(row % replay->n_pos);
     return rows < ROWS_OF_A_TILE && (rows > 1 || pos < CELLS_OF_A_SPLIT - CELLS_OF_A_STEP);
 }
@@ -67,7 +67,7 @@ static fd_code sum(const fd_replay *replay, const fd_op_args *args, fd_error *er
     if (!kept) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     for (int64_t i = 0; i < args->n_pos * n_head; i++) {
         const double *v = (const double *)args->in[1] + i % n_head / (n_head / n_head_kv) * dim;
-        if (!is_single(replay, i / n_head)) continue;
+        if (!adds_in_turn(replay, i / n_head)) continue;
         sum_head((const double *)args->in[0] + i * n_kv, v, n_kv, n_head_kv * dim, dim, kept,
                  (double *)args->out + i * dim);
     }
