@@ -51,6 +51,12 @@ bool fd_fault_same_kind(const fd_node *a, const fd_node *b) {
     return strcmp(fd_fault_suffix(a), fd_fault_suffix(b)) == 0;
 }
 
+int32_t fd_fault_in_layer(const fd_graph *graph, const fd_node *node, int32_t layer) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].layer == layer && fd_fault_same_kind(&graph->nodes[i], node)) return i;
+    return -1;
+}
+
 bool fd_fault_begins_kind(const fd_graph *graph, int32_t node) {
     for (int32_t i = 0; i < node; i++)
         if (fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) return false;

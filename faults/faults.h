@@ -40,6 +40,8 @@ const char *fd_fault_suffix(const fd_node *node);
 
 /* The same suffix: attn_q of two layers. And the first node of its kind, in whatever layer that is. */
 bool fd_fault_same_kind(const fd_node *a, const fd_node *b);
+/* The node of `layer` that is there what `node` is in its own; -1. */
+int32_t fd_fault_in_layer(const fd_graph *graph, const fd_node *node, int32_t layer);
 bool fd_fault_begins_kind(const fd_graph *graph, int32_t node);
 int32_t *fd_fault_kinds(const fd_graph *graph); /* that node's id for each; malloc'ed [n_node]; NULL: out of memory */
 

@@ -53,10 +53,6 @@ bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, con
     return c->u_factor > 0 && (c->all_products || (node->layer >= 0 && !strstr(weight->name, "ffn_gate_inp")));
 }
 
-bool fd_class_sums_in_turn(const fd_numerics_class *c, const fd_node *node) {
-    return node->op == FD_OP_ATTN_MIX && c->sums_in_turn;
-}
-
 fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, int slot) {
     if (!c || !c->replays_inputs || slot != 0) return FD_DOT_AS_IS;
     bool of_class = weight && c->u_factor > 0;
@@ -69,7 +65,7 @@ fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, cons
         return weight ? beside(c, weight) : FD_DOT_AS_IS;
     case FD_OP_ATTN_SCORES:
     case FD_OP_ATTN_MIX:
-        if (c->own_attention || fd_class_sums_in_turn(c, node)) return FD_DOT_AS_IS;
+        if (c->own_attention || (c->sums_in_turn && node->op == FD_OP_ATTN_MIX)) return FD_DOT_AS_IS;
         return c->u_factor > 0 ? type_of_class(c) : c->u_kv > 0 ? FD_DOT_F16 : FD_DOT_AS_IS;
     default: return FD_DOT_AS_IS;
     }

@@ -42,9 +42,6 @@ bool fd_dot_is_product(fd_op op);
 /* Are the weight's values integers with scales, in the file or by the engine's own doing? */
 bool fd_dot_is_of_integers(const fd_weight *weight);
 
-/* ggml's flash attention on a CPU: the weighted sum of V is kept in binary16, key after key, and weights are not rounded. */
-bool fd_class_sums_in_turn(const fd_numerics_class *numerics, const fd_node *node);
-
 /* Of input `slot`; FD_DOT_AS_IS where the class replays nothing. `weight`: the node's first. */
 fd_dot_type fd_dot_type_of(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight, int slot);
 

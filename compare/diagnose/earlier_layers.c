@@ -137,13 +137,6 @@ static best choose(const fd_diagnose_options *ask, const fd_attribution *of, con
     return b;
 }
 
-/* The node of `layer` that is there what `node` is in its own. */
-static int32_t in_layer(const fd_graph *graph, int32_t node, int32_t layer) {
-    for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].layer == layer && fd_fault_same_kind(&graph->nodes[i], &graph->nodes[node])) return i;
-    return node;
-}
-
 static fd_explain_fit at_node(const fd_explain_fit *fit, const fd_graph *graph, const fd_node *node) {
     fd_explain_fit out = *fit;
     fd_hypothesis there;
@@ -194,8 +187,10 @@ fd_code fd_begin_at_earlier_layer(const fd_diagnose_options *ask, fd_attribution
     if (again && code == FD_OK) code = look_at_layers(ask, of, &asked, n, at, err);
     const best b = code == FD_OK ? choose(ask, of, &asked, n, at) : (best){.k = -1};
     if (b.k >= 0) {
-        const int32_t layer = ask->graph->nodes[b.first].layer, span = in_layer(ask->graph, was.span_first, layer);
-        of->first = fd_below_finding(ask->graph, ask->trace, b.first, &at[b.first][b.k], span);
+        const fd_node *nodes = ask->graph->nodes;
+        const int32_t span = fd_fault_in_layer(ask->graph, &nodes[was.span_first], nodes[b.first].layer);
+        of->first =
+            fd_below_finding(ask->graph, ask->trace, b.first, &at[b.first][b.k], span < 0 ? was.span_first : span);
         of->introduced[b.first] = of->first;
         of->next = was;
         take(ask, of, &b, &asked, n, e);

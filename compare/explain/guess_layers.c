@@ -5,28 +5,22 @@
 
 #include "compare/explain/guesses.h"
 
-/* The node that is in `layer` what `node` is in its own; NULL. */
-static const fd_node *in_layer(const fd_graph *graph, const fd_node *node, int32_t layer) {
-    for (int32_t i = 0; i < graph->n_node; i++)
-        if (graph->nodes[i].layer == layer && fd_fault_same_kind(&graph->nodes[i], node)) return &graph->nodes[i];
-    return NULL;
-}
-
 /* Of the other layers' matrices those of the next and of the one before, without their biases and with them: in every layer, or in
  * this one. */
 static fd_code try_neighbours(fd_trial *t, const fd_node *node, bool everywhere, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
     for (int i = 0; i < 4 && node->op == FD_OP_MATMUL && !fd_trial_fits(t); i++) {
         const int32_t away = i % 2 ? -1 : 1, with_bias = i / 2;
-        const fd_node *other = in_layer(graph, node, node->layer + away);
-        fd_hypothesis h = {.guess = FD_GUESS_WEIGHT, .node = node->id, .other = other ? other->weight[0] : -1};
+        const int32_t other = fd_fault_in_layer(graph, node, node->layer + away);
+        fd_hypothesis h = {
+            .guess = FD_GUESS_WEIGHT, .node = node->id, .other = other < 0 ? -1 : graph->nodes[other].weight[0]};
         h.n = with_bias;
         if (everywhere) {
             h = fd_hypothesis_everywhere(&h, graph);
             h.n = away;
             h.other = with_bias;
         }
-        if ((everywhere || other) && (!with_bias || node->weight[1] >= 0)) FD_TRY(fd_trial_try(t, &h, err));
+        if ((everywhere || other >= 0) && (!with_bias || node->weight[1] >= 0)) FD_TRY(fd_trial_try(t, &h, err));
     }
     return FD_OK;
 }

@@ -135,6 +135,7 @@ static double nearest(double x, int digits) {
 static void note_rounded(fd_evidence *e, const fd_attribution_row *row) {
     const int32_t node = row->node->id;
     const int digits = e->wide[2 * node + 1] ? F16_DIGITS : BF16_DIGITS;
+    if (e->wide[2 * node] && e->wide[2 * node + 1]) return; /* nobody asks */
     e->n_value[node] += row->stride;
     for (int64_t i = 0; i < row->stride; i++)
         e->n_rounded[node] += row->candidate[i] == nearest(row->replayed[i], digits);

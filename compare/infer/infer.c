@@ -179,8 +179,10 @@ static void note_other_kernels(const fd_evidence *evidence, fd_class_cases *c) {
 
 /* Layers that round nothing but what they hand on are no engine's that rounds more than binary32. */
 static void refute_all_but_finest(fd_class_cases *c) {
-    for (int32_t i = 1; i < c->n; i++) c->refuted[i] = true;
-    for (int32_t i = 1; i < c->n; i++) c->by_tighter_alone[i] = false;
+    for (int32_t i = 1; i < c->n; i++) {
+        c->refuted[i] = true;
+        c->by_tighter_alone[i] = false;
+    }
     c->n_untried = 0;
 }
 

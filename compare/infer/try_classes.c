@@ -57,11 +57,6 @@ typedef struct search {
     fd_class_cases *found;
 } search;
 
-/* A class of flash attention, where the trace shows that there is none. */
-static bool cannot_show_sums(const fd_numerics_class *c, bool shown) {
-    return c->replays_inputs && c->u_mix > 0 && shown;
-}
-
 /* Those that exist whatever the values are: the trace's form may exclude some. */
 static void list_classes(search *s) {
     const bool shown = fd_shows_attention(s->o);
@@ -69,7 +64,8 @@ static void list_classes(search *s) {
     for (int32_t i = 0; fd_numerics_class_at(i) && s->n < FD_MOST_CLASSES; i++) {
         const fd_numerics_class *class_ = fd_numerics_class_at(i);
         if (class_->exact || class_->u_out < 0x1p-24) continue; /* claimed by a trace, never guessed */
-        if ((class_->fused_attention && shown) || cannot_show_sums(class_, shown)) continue;
+        const bool flash = class_->fused_attention || (class_->replays_inputs && class_->u_mix > 0);
+        if (flash && shown) continue;
         /* sums of V in 16 bits are flash attention's, which hands out neither; or cuBLAS's */
         if (shown && class_->u_mix > 0 && (!class_->fast_math || class_->cuda_kernels)) continue;
         if (!fd_class_is_another(class_, s->o->graph)) continue;

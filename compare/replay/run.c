@@ -87,8 +87,10 @@ static fd_code round_input(const fd_replay *replay, fd_dot_type type, const fd_o
     *copy = malloc(sizeof **copy * (size_t)(n ? n : 1));
     if (*copy) {
         fd_dot_round_input(type, args->graph, args->node, x, args->n_pos, width);
-        for (int64_t i = 0; i < n; i++)
-            (*copy)[i] = fd_replay_keeps_query(replay, args->node, i / width) ? (*rows)[i] : (double)x[i];
+        for (int64_t r = 0; r < args->n_pos; r++) {
+            const bool kept = fd_replay_keeps_query(replay, args->node, r);
+            for (int64_t i = r * width; i < (r + 1) * width; i++) (*copy)[i] = kept ? (*rows)[i] : (double)x[i];
+        }
         *rows = *copy;
     }
     free(x);
