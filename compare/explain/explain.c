@@ -6,101 +6,7 @@
 #include "compare/explain/decide.h"
 #include "compare/explain/guesses.h"
 #include "compare/explain/readers.h"
-
-/* Some rows of a batch alone: weights and caches are those of all its rows. */
-static bool is_of_whole_batch(const fd_trial *t, const fd_fault_info *fault) {
-    static const char *const families[] = {"loader", "dequantise", "kv_cache"};
-    const fd_explain_request *r = t->all.request;
-    bool of = false;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) of |= strcmp(fault->family, families[i]) == 0;
-    return of && (t->since > 0 || (r->departing_alone && !r->args.row_by_row));
-}
-
-static fd_code try_table(fd_trial *t, int32_t node, int32_t layer, fd_error *err) {
-    for (int32_t i = 0; i < fd_fault_count(); i++) {
-        if (is_of_whole_batch(t, fd_fault_at(i))) continue;
-        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = node, .layer = layer};
-        FD_TRY(fd_trial_try(t, &h, err));
-    }
-    return FD_OK;
-}
-
-/* Products that read one tensor are often one matrix: Q, K and V, gate and up. */
-static fd_code try_table_of_readers(fd_trial *t, fd_error *err) {
-    const fd_node *nodes = t->all.request->args.graph->nodes;
-    int32_t done = -1;
-    for (int32_t i = 0; i + 1 < t->n_span && !fd_trial_fits(t); i++) {
-        const fd_node *one = &nodes[t->span[i]], *next = &nodes[t->span[i + 1]];
-        const bool together = one->op == FD_OP_MATMUL && next->op == one->op && next->input[0] == one->input[0];
-        if (!together || one->input[0] == done) continue;
-        done = one->input[0];
-        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .node = -1, .layer = FD_ANY_LAYER, .ops = FD_OP_MATMUL + 1};
-        h.readers = done + 1;
-        for (h.fault = 0; h.fault < fd_fault_count(); h.fault++)
-            if (!is_of_whole_batch(t, fd_fault_at(h.fault))) FD_TRY(fd_trial_try(t, &h, err));
-    }
-    return FD_OK;
-}
-
-/* Through several layers: in each alone; within one: at each node alone, and where several read one tensor. */
-static fd_code try_table_in_parts(fd_trial *t, fd_error *err) {
-    const fd_node *nodes = t->all.request->args.graph->nodes;
-    int32_t done = FD_ANY_LAYER;
-    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
-        int32_t layer = nodes[t->span[i]].layer;
-        if (!fd_trial_many_layers(t))
-            FD_TRY(try_table(t, t->span[i], FD_ANY_LAYER, err));
-        else if (layer != done)
-            FD_TRY(try_table(t, -1, done = layer, err));
-    }
-    return fd_trial_many_layers(t) ? FD_OK : try_table_of_readers(t, err);
-}
-
-/* Through several layers: at each node alone; at the first layer's, at all of its kind, too (fd_trial_try). */
-static fd_code try_table_at_nodes(fd_trial *t, fd_error *err) {
-    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t) && !fd_trial_exhausted(t); i++)
-        FD_TRY(try_table(t, t->span[i], FD_ANY_LAYER, err));
-    return FD_OK;
-}
-
-static fd_code try_in_heads(fd_trial *t, fd_error *err) {
-    t->heads = fd_trial_departing_heads(&t->all);
-    if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
-    if (t->heads && t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
-    if (t->heads) FD_TRY(fd_refute_half_pairs(t, err));
-    if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
-    if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
-    t->heads = 0;
-    return FD_OK;
-}
-
-/* What one rank of a tensor-parallel engine does to its heads, where what the heads became was not recorded. */
-static fd_code try_on_ranks(fd_trial *t, fd_error *err) {
-    if (t->n_span == 1 || fd_trial_many_layers(t)) return FD_OK;
-    for (t->n_rank = 2; t->n_rank <= 4; t->n_rank *= 2)
-        for (t->rank = t->n_rank - 1; t->rank >= 0 && !fd_trial_fits(t); t->rank--) {
-            FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
-            if (!fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
-            if (!fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
-        }
-    t->rank = t->n_rank = 0;
-    return FD_OK;
-}
-
-/* Rows of a step depart from one in its midst on, and attention reads those before it, which K and V are made of, too: a table of
- * RoPE's that ends, a scaling that starts with the length. */
-static fd_code try_from_position(fd_trial *t, bool guess, fd_error *err) {
-    const fd_explain_request *r = t->all.request;
-    const int32_t first = r->args.pos0 + r->n_unjudged;
-    if (!r->departing_alone || t->n_span == 1 || r->n_unjudged <= 1 || first <= r->args.pos0 - r->args.batch_offset)
-        return FD_OK;
-    t->since = first;
-    FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
-    if (!fd_trial_fits(t)) FD_TRY(try_table_in_parts(t, err));
-    if (guess && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, !fd_trial_many_layers(t), err));
-    t->since = 0;
-    return FD_OK;
-}
+#include "compare/explain/try_faults.h"
 
 /* Zeros in some rows of a step are rows that were not computed, whatever else would make zeros of all. */
 static fd_code try_zero_rows(fd_trial *t, fd_error *err) {
@@ -123,57 +29,93 @@ static bool is_part_of_cache_step(const fd_explain_request *r) {
     return r->departing_alone && r->args.node->op == FD_OP_KV_WRITE && !r->args.row_by_row;
 }
 
-/* The table in the whole span, then in parts of it; then what else may be wrong there. */
+/* Guesses that take a word. */
+static fd_code guess_first_layer(fd_trial *t, fd_error *err) {
+    return fd_guess_layers(t, true, err);
+}
+static fd_code guess_later_layers(fd_trial *t, fd_error *err) {
+    return fd_guess_layers(t, false, err);
+}
+static fd_code guess_numbers(fd_trial *t, fd_error *err) {
+    return fd_guess_numbers(t, !fd_trial_many_layers(t), err);
+}
+static fd_code guess_numbers_in_parts(fd_trial *t, fd_error *err) {
+    return fd_guess_numbers(t, true, err);
+}
+
+/* When a way of explaining is tried. */
+enum {
+    ALWAYS = 0,
+    UNNAMED = 1, /* nothing fits yet */
+    GUESS = 2,   /* more than the table is asked for */
+    ONE = 4,     /* the span is within a layer */
+    MANY = 8,    /* or goes through several */
+    WIDE = 16    /* it has more nodes than one */
+};
+
+/* In this order: what is likelier, or simpler, or costs less comes first, because most ways are left out once something fits. Through several layers the
+ * guesses about the last op alone, which cost next to nothing, come before all others. */
+static const struct way {
+    fd_code (*try_it)(fd_trial *trial, fd_error *err);
+    unsigned when;
+} ways[] = {
+    {fd_try_faults, ALWAYS},
+    {fd_refute_half_pairs, ALWAYS},
+    {fd_refute_by_readers, ALWAYS},
+    {fd_guess_elements, UNNAMED | GUESS},
+    {fd_try_faults_in_parts, ONE | WIDE},
+    {try_op_left_out, ALWAYS},
+    {fd_refute_half_pairs, ALWAYS},
+    {fd_refute_by_readers, ALWAYS},
+    {fd_guess_unwritten_chunk, ALWAYS},
+    {fd_guess_own_weights, UNNAMED | GUESS | MANY},
+    {fd_guess_own_outputs, UNNAMED | GUESS | MANY},
+    {fd_guess_places, UNNAMED | GUESS | MANY},
+    {guess_first_layer, UNNAMED | GUESS | MANY},
+    {fd_guess_orders_of_q_and_k, UNNAMED | GUESS},
+    {fd_guess_steps, UNNAMED | GUESS},
+    {fd_guess_clamps, UNNAMED | GUESS | MANY},
+    {guess_numbers, UNNAMED | GUESS},
+    {fd_try_faults_in_parts, MANY},
+    {guess_later_layers, UNNAMED | GUESS | MANY},
+    {guess_numbers_in_parts, UNNAMED | GUESS | MANY},
+    {fd_guess_clamps, UNNAMED | GUESS | ONE},
+    {fd_guess_everywhere, UNNAMED | GUESS},
+    {fd_guess_places, UNNAMED | GUESS | ONE},
+    {fd_guess_periodic_zeros, UNNAMED | GUESS},
+    {fd_guess_places_inside, UNNAMED | GUESS},
+    {fd_guess_attention, UNNAMED | GUESS},
+    {fd_guess_mapped, UNNAMED | GUESS},
+    {fd_guess_inputs, UNNAMED | GUESS},
+    {fd_guess_cache_blocks, UNNAMED | GUESS},
+    {fd_guess_exchanged_rows, UNNAMED | GUESS},
+    {fd_guess_cache, UNNAMED | GUESS},
+    {fd_guess_outputs, UNNAMED | GUESS},
+    {fd_try_faults_at_nodes, UNNAMED | GUESS | MANY},
+    {fd_try_faults_in_heads, UNNAMED | GUESS},
+    {fd_try_faults_on_ranks, UNNAMED | GUESS},
+    {fd_guess_regions, UNNAMED | GUESS},
+    {fd_guess_in_elements, UNNAMED | GUESS},
+    {fd_guess_own_numbers, UNNAMED | GUESS},
+    {fd_guess_unknown_cache, UNNAMED | GUESS},
+    {fd_guess_zero_keys, GUESS},
+    {fd_refute_by_readers, ALWAYS},
+};
+
+static bool is_left_out(const fd_trial *t, unsigned when) {
+    const bool many = fd_trial_many_layers(t);
+    return ((when & UNNAMED) && fd_trial_fits(t)) || ((when & GUESS) && !fd_trial_may_guess(t)) ||
+           ((when & ONE) && many) || ((when & MANY) && !many) || ((when & WIDE) && t->n_span == 1);
+}
+
 static fd_code try_all(fd_trial *t, fd_error *err) {
-    const fd_explain_request *r = t->all.request;
-    const bool guess = t->few.bench && !r->table_alone;
     FD_TRY(try_zero_rows(t, err));
-    if (fd_trial_fits(t) || is_part_of_cache_step(r)) return FD_OK;
-    FD_TRY(try_from_position(t, guess, err));
+    if (fd_trial_fits(t) || is_part_of_cache_step(t->all.request)) return FD_OK;
+    FD_TRY(fd_try_faults_from_position(t, err));
     if (fd_trial_fits(t)) return FD_OK;
-    FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
-    FD_TRY(fd_refute_half_pairs(t, err));
-    FD_TRY(fd_refute_by_readers(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_elements(t, err));
-    if (t->n_span > 1 && !fd_trial_many_layers(t)) FD_TRY(try_table_in_parts(t, err));
-    FD_TRY(try_op_left_out(t, err));
-    FD_TRY(fd_refute_half_pairs(t, err));
-    FD_TRY(fd_refute_by_readers(t, err));
-    bool many = fd_trial_many_layers(t);
-    FD_TRY(fd_guess_unwritten_chunk(t, err));
-    if (!fd_trial_fits(t) && guess && many)
-        FD_TRY(fd_guess_own_weights(t, err)); /* the last op alone: next to nothing */
-    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_own_outputs(t, err));
-    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_places(t, err));
-    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_layers(t, true, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_orders_of_q_and_k(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_steps(t, err));
-    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_clamps(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, !many, err));
-    if (many) FD_TRY(try_table_in_parts(t, err));
-    if (!fd_trial_fits(t) && guess && many) FD_TRY(fd_guess_layers(t, false, err));
-    if (many && !fd_trial_fits(t) && guess) FD_TRY(fd_guess_numbers(t, true, err));
-    if (!fd_trial_fits(t) && guess && !many) FD_TRY(fd_guess_clamps(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_everywhere(t, err));
-    if (!fd_trial_fits(t) && guess && !many) FD_TRY(fd_guess_places(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_periodic_zeros(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_places_inside(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_attention(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_mapped(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_inputs(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache_blocks(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_exchanged_rows(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_cache(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_outputs(t, err));
-    if (!fd_trial_fits(t) && guess && many) FD_TRY(try_table_at_nodes(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(try_in_heads(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(try_on_ranks(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_regions(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_in_elements(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_own_numbers(t, err));
-    if (!fd_trial_fits(t) && guess) FD_TRY(fd_guess_unknown_cache(t, err));
-    if (guess) FD_TRY(fd_guess_zero_keys(t, err));
-    return fd_refute_by_readers(t, err);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (!is_left_out(t, ways[i].when)) FD_TRY(ways[i].try_it(t, err));
+    return FD_OK;
 }
 
 static fd_code run(fd_trial *t, fd_error *err) {

@@ -50,6 +50,8 @@ void fd_trial_drop(fd_trial *trial, int32_t contender);
 
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);
+/* More than the table is asked for, and there are rows to solve numbers on. */
+bool fd_trial_may_guess(const fd_trial *trial);
 
 /* The heads of a node; of a product that is normed as a whole before it has any, those of what becomes of it. */
 int32_t fd_trial_heads_of(const fd_trial *trial, const fd_node *node);

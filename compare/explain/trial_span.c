@@ -38,3 +38,7 @@ bool fd_trial_alone(const fd_trial *t) {
     }
     return true;
 }
+
+bool fd_trial_may_guess(const fd_trial *t) {
+    return t->few.bench && !t->all.request->table_alone;
+}

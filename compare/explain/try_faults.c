@@ -1,0 +1,100 @@
+#include "compare/explain/try_faults.h"
+
+#include <string.h>
+
+#include "compare/explain/guesses.h"
+#include "compare/explain/readers.h"
+
+/* Some rows of a batch alone: weights and caches are those of all its rows. */
+static bool is_of_whole_batch(const fd_trial *t, const fd_fault_info *fault) {
+    static const char *const families[] = {"loader", "dequantise", "kv_cache"};
+    const fd_explain_request *r = t->all.request;
+    bool of = false;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) of |= strcmp(fault->family, families[i]) == 0;
+    return of && (t->since > 0 || (r->departing_alone && !r->args.row_by_row));
+}
+
+static fd_code try_table(fd_trial *t, int32_t node, int32_t layer, fd_error *err) {
+    for (int32_t i = 0; i < fd_fault_count(); i++) {
+        if (is_of_whole_batch(t, fd_fault_at(i))) continue;
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = node, .layer = layer};
+        FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+/* Products that read one tensor are often one matrix: Q, K and V, gate and up. */
+static fd_code of_readers(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t done = -1;
+    for (int32_t i = 0; i + 1 < t->n_span && !fd_trial_fits(t); i++) {
+        const fd_node *one = &nodes[t->span[i]], *next = &nodes[t->span[i + 1]];
+        const bool together = one->op == FD_OP_MATMUL && next->op == one->op && next->input[0] == one->input[0];
+        if (!together || one->input[0] == done) continue;
+        done = one->input[0];
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .node = -1, .layer = FD_ANY_LAYER, .ops = FD_OP_MATMUL + 1};
+        h.readers = done + 1;
+        for (h.fault = 0; h.fault < fd_fault_count(); h.fault++)
+            if (!is_of_whole_batch(t, fd_fault_at(h.fault))) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
+fd_code fd_try_faults_in_parts(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t done = FD_ANY_LAYER;
+    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
+        int32_t layer = nodes[t->span[i]].layer;
+        if (!fd_trial_many_layers(t))
+            FD_TRY(try_table(t, t->span[i], FD_ANY_LAYER, err));
+        else if (layer != done)
+            FD_TRY(try_table(t, -1, done = layer, err));
+    }
+    return fd_trial_many_layers(t) ? FD_OK : of_readers(t, err);
+}
+
+fd_code fd_try_faults_at_nodes(fd_trial *t, fd_error *err) {
+    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t) && !fd_trial_exhausted(t); i++)
+        FD_TRY(try_table(t, t->span[i], FD_ANY_LAYER, err));
+    return FD_OK;
+}
+
+fd_code fd_try_faults_in_heads(fd_trial *t, fd_error *err) {
+    t->heads = fd_trial_departing_heads(&t->all);
+    if (t->heads) FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    if (t->heads && t->n_span > 1 && !fd_trial_fits(t)) FD_TRY(fd_try_faults_in_parts(t, err));
+    if (t->heads) FD_TRY(fd_refute_half_pairs(t, err));
+    if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
+    if (t->heads && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
+    t->heads = 0;
+    return FD_OK;
+}
+
+fd_code fd_try_faults_on_ranks(fd_trial *t, fd_error *err) {
+    if (t->n_span == 1 || fd_trial_many_layers(t)) return FD_OK;
+    for (t->n_rank = 2; t->n_rank <= 4; t->n_rank *= 2)
+        for (t->rank = t->n_rank - 1; t->rank >= 0 && !fd_trial_fits(t); t->rank--) {
+            FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+            if (!fd_trial_fits(t)) FD_TRY(fd_guess_steps(t, err));
+            if (!fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, true, err));
+        }
+    t->rank = t->n_rank = 0;
+    return FD_OK;
+}
+
+fd_code fd_try_faults_from_position(fd_trial *t, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const int32_t first = r->args.pos0 + r->n_unjudged;
+    if (!r->departing_alone || t->n_span == 1 || r->n_unjudged <= 1 || first <= r->args.pos0 - r->args.batch_offset)
+        return FD_OK;
+    t->since = first;
+    FD_TRY(try_table(t, -1, FD_ANY_LAYER, err));
+    if (!fd_trial_fits(t)) FD_TRY(fd_try_faults_in_parts(t, err));
+    if (fd_trial_may_guess(t) && !fd_trial_fits(t)) FD_TRY(fd_guess_numbers(t, !fd_trial_many_layers(t), err));
+    t->since = 0;
+    return FD_OK;
+}
+
+fd_code fd_try_faults(fd_trial *t, fd_error *err) {
+    return try_table(t, -1, FD_ANY_LAYER, err);
+}
