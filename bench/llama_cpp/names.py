@@ -20,7 +20,7 @@ table = {
     "embed-token-mod-512": bug("ids beyond 511 wrap round", where=0),
     "embed-scaled": bug("times sqrt(n_embd)", "embed_scaled", "factor:16", where=0),
     "embed-bos-zero": bug("the row of token 1 is zero", "embed_special_zero", where=0),
-    "embed-times-1.02": bug("times 1.02", "factor:1.02", where=0, "input_factor:1.02"),
+    "embed-times-1.02": bug("times 1.02", "factor:1.02", "input_factor:1.02", where=0),
     "embed-row-late": bug("each token gets the row of the one before", "other_rows:1 earlier", where=0),
     # norms
     "eps-outside": bug("sqrt(mean) + eps", "eps_outside_root"),

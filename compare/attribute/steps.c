@@ -100,6 +100,18 @@ static void walk(search *s, int32_t id) {
     }
 }
 
+/* Layers that some unrecorded product is of. */
+static int32_t n_layer_passed(const search *s) {
+    int32_t n = 0, last = -1;
+    for (int32_t i = 0; i < s->graph->n_node; i++) {
+        const fd_node *node = &s->graph->nodes[i];
+        if (!s->seen[i] || node->op != FD_OP_MATMUL || node->layer < 0 || node->layer == last) continue;
+        last = node->layer;
+        n++;
+    }
+    return n;
+}
+
 static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node, bool *seen) {
     bool reads = graph->nodes[node].op == FD_OP_ATTN_MIX;
     seen[node] = true;
@@ -142,6 +154,8 @@ double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, 
         if (s.n[kind] > s.few[kind]) leave = fmax(leave, 2 * fmax(s.widest[kind], s.cache));
     /* and an element of the table that is the largest of its block takes the whole block over */
     if (s.table && 2 * s.widest[1] > leave) leave = 2 * s.widest[1];
+    /* what blocks of one layer leave and what those of the next do are independent */
+    if (s.widest[1] > 0) leave *= sqrt(fmax(1, n_layer_passed(&s)));
     free(s.seen);
     return leave;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/describe.h"
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/replay/in_order.h"
@@ -25,11 +26,15 @@ enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 #define LEAST_GAIN          0.75
 #define LEAST_GAIN_IN_STEPS 0.6
 
+/* A choice of experts: rounding may have turned it, and then has a direction. A weighted sum of V, or it is one. A cache, in a class
+ * of int8 blocks: one value in it that fell to the other side of a step moves all later rows alike. */
+enum { FOLLOWS_CHOICE = 1, FOLLOWS_MIX = 2, FOLLOWS_CACHE = 4 };
+
 typedef struct search {
     fd_below_search below;
     const bool *uses_room; /* [n_node] as fd_attribution has it */
-    bool *chosen;          /* [n_node] follows an unrecorded choice; owned */
-    bool *mixed;           /* [n_node] is a weighted sum of V, or follows an unrecorded one; owned */
+    uint8_t *
+        follows; /* [n_node] FOLLOWS_*: computed from such a node through unrecorded ones; NULL: not asked for; owned */
     double spent;
     double aside; /* how far from 1 a slope may be */
     double least_gain;
@@ -63,6 +68,8 @@ typedef struct shown {
 static void look_at(const search *s, shown *best, shown x, const fd_projection *p) {
     x.slope = slope_of(s, p, SHOWN);
     if (x.node >= 0) x.slope.shown &= fd_slope_is_near(&x.slope, s->aside);
+    if (s->follows && (s->follows[x.kind] & FOLLOWS_CACHE))
+        x.slope.shown &= fd_projection_gain(p) >= LEAST_GAIN_IN_STEPS;
     x.gain = 2 * p->rd - p->dd;
     if (x.slope.shown && (best->bug < 0 || x.gain > best->gain)) *best = x;
 }
@@ -111,22 +118,6 @@ static fd_explain_fit fit_of(const search *s, int32_t bug, const fd_projection *
     fit.z = fabs(p->candidate - p->sound) / p->tau;
     fit.ulp = INFINITY;
     return fit;
-}
-
-fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
-                                 int32_t span_first) {
-    return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
-                             .node = node,
-                             .step = fd_trace_step_of(trace, p->pos),
-                             .pos = p->pos,
-                             .worst = p->element,
-                             .candidate = p->candidate,
-                             .replayed = p->sound,
-                             .tau = p->tau,
-                             .z = fabs(p->candidate - p->sound) / p->tau,
-                             .reference = NAN,
-                             .n_element = fd_node_elements(&graph->nodes[node], p->pos + 1),
-                             .span_first = span_first};
 }
 
 /* Others of the table whose slope is 1 within three standard errors cannot be told from it. */
@@ -199,20 +190,19 @@ static bool is_unrecorded(const search *s, int32_t i) {
     return ignored || !fd_trace_has_data(s->below.o->trace, s->below.graph->nodes[i].name);
 }
 
-/* Computed from a choice of experts that was not recorded: rounding may have turned it, and then has a direction. And what sums V, or
- * is computed from an unrecorded sum of it. */
-static fd_code find_choices(search *s, fd_error *err) {
+static fd_code find_followers(search *s, fd_error *err) {
     const fd_node *nodes = s->below.graph->nodes;
-    s->chosen = calloc((size_t)s->below.graph->n_node + 1, sizeof *s->chosen);
-    s->mixed = calloc((size_t)s->below.graph->n_node + 1, sizeof *s->mixed);
-    if (!s->chosen || !s->mixed) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    const bool blocks = fd_class_makes_blocks(s->below.o->numerics, s->below.graph);
+    s->follows = calloc((size_t)s->below.graph->n_node + 1, sizeof *s->follows);
+    if (!s->follows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = 0; i < s->below.graph->n_node; i++) {
-        s->mixed[i] = nodes[i].op == FD_OP_ATTN_MIX;
+        if (nodes[i].op == FD_OP_ATTN_MIX) s->follows[i] |= FOLLOWS_MIX;
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             int32_t in = nodes[i].input[k];
             if (in < 0 || !is_unrecorded(s, in)) continue;
-            s->chosen[i] |= s->chosen[in] || nodes[in].op == FD_OP_TOP_K;
-            s->mixed[i] |= s->mixed[in];
+            s->follows[i] |= s->follows[in];
+            if (nodes[in].op == FD_OP_TOP_K) s->follows[i] |= FOLLOWS_CHOICE;
+            if (nodes[in].op == FD_OP_KV_WRITE && blocks) s->follows[i] |= FOLLOWS_CACHE;
         }
     }
     return FD_OK;
@@ -221,8 +211,9 @@ static fd_code find_choices(search *s, fd_error *err) {
 /* fd_jobs.needless */
 static bool is_needless(void *user, int32_t i) {
     const search *s = user;
-    if (repeats_steps(s->below.o->numerics) && !s->mixed[i] && !s->uses_room[i]) return true;
-    return is_unrecorded(s, i) || (s->chosen[i] && !s->below.binary32); /* where little is left, none was turned */
+    if (repeats_steps(s->below.o->numerics) && !(s->follows[i] & FOLLOWS_MIX) && !s->uses_room[i]) return true;
+    return is_unrecorded(s, i) ||
+           ((s->follows[i] & FOLLOWS_CHOICE) && !s->below.binary32); /* where little is left, none was turned */
 }
 
 /* fd_jobs.run */
@@ -262,7 +253,7 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     s.below.binary32 &= !steps;
     s.aside = steps ? FD_SLOPE_ASIDE_IN_SUMS : FD_SLOPE_ASIDE;
     s.least_gain = s.below.binary32 ? LEAST_GAIN : steps && !in_sums_alone ? LEAST_GAIN_IN_STEPS : 0;
-    if (code == FD_OK) code = find_choices(&s, err);
+    if (code == FD_OK) code = find_followers(&s, err);
     if (code == FD_OK) code = fd_run_in_order(&nodes, err);
     for (int32_t i = s.n_looked_at; i < graph->n_node && code == FD_OK; i++) {
         free(s.below.at[i]); /* looked at beyond the last, by another thread, for nothing */
@@ -271,8 +262,7 @@ fd_code fd_find_below_bounds(const fd_diagnose_options *options, fd_attribution 
     shown x = code == FD_OK ? find(&s) : (shown){.bug = -1};
     if (x.bug >= 0) code = describe(&s, &x, of, out, causes, err);
     fd_below_close(&s.below);
-    free(s.chosen);
-    free(s.mixed);
+    free(s.follows);
     return code;
 }
 

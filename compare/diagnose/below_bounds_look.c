@@ -148,10 +148,14 @@ static fd_code look_along_table(look *l, fd_error *err) {
     const bool room_for_weights = through_a_product(l);
     if (s->binary32 && fd_trial_many_layers(l->trial)) return FD_OK;
     for (int32_t i = 0; i < s->n_fault && affordable(l); i++) {
+        const fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = -1, .layer = FD_ANY_LAYER};
         fd_variant bug = {0};
+        bool by_steps = false;
         if (fd_fault_at(i)->u_in > 0 || (rewrites_weights(fd_fault_at(i)) && !room_for_weights)) continue;
         fd_code code = evaluate(l, i, -1, &bug, err);
-        if (code == FD_OK && bug.state == FD_VARIANT_COMPUTED) add_rows(l, &bug, i);
+        const bool changes = code == FD_OK && bug.state == FD_VARIANT_COMPUTED;
+        if (changes) code = fd_trial_turns_steps_alone(l->trial, &h, &by_steps, err);
+        if (changes && code == FD_OK && !by_steps) add_rows(l, &bug, i);
         fd_variant_free(&bug);
         FD_TRY(code);
     }
@@ -241,6 +245,22 @@ static fd_code look_here(void *user, const fd_diagnose_options *options, const f
     if (code == FD_OK) code = look_along_all(user, &t, err);
     fd_trial_close(&t);
     return code;
+}
+
+fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
+                                 int32_t span_first) {
+    return (fd_node_finding){.finding = FD_FOUND_INTRODUCED,
+                             .node = node,
+                             .step = fd_trace_step_of(trace, p->pos),
+                             .pos = p->pos,
+                             .worst = p->element,
+                             .candidate = p->candidate,
+                             .replayed = p->sound,
+                             .tau = p->tau,
+                             .z = fabs(p->candidate - p->sound) / p->tau,
+                             .reference = NAN,
+                             .n_element = fd_node_elements(&graph->nodes[node], p->pos + 1),
+                             .span_first = span_first};
 }
 
 /* A prompt in chunks may begin with one of two rows. */

@@ -67,12 +67,11 @@ static double left_of_rows(const fd_trial *t, const fd_variant *v) {
     return rows[n / 2];
 }
 
-/* Where a value near the middle between two steps went to the other side, any small change may take it back. So the change by
- * itself, no steps taken, must be as large as what it explains, in most rows. */
-static fd_code turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+fd_code fd_trial_turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     fd_variant v;
     int32_t n = 0, n_little = 0;
+    *yes = false;
     if (!has_middle(t)) return FD_OK;
     if (!t->smooth.bench) {
         t->without_steps = *r;
@@ -223,7 +222,7 @@ static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *e
     }
     c.fit = fd_trial_fit(t, h, &c.variant);
     bool steps_alone = false;
-    fd_code code = fd_fit_clearly_beyond(&c.fit) ? FD_OK : turns_steps_alone(t, h, &steps_alone, err);
+    fd_code code = fd_fit_clearly_beyond(&c.fit) ? FD_OK : fd_trial_turns_steps_alone(t, h, &steps_alone, err);
     if (code != FD_OK) {
         fd_variant_free(&c.variant);
         return code;

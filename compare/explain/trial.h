@@ -44,6 +44,10 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
 void fd_trial_close(fd_trial *trial);
 
 fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
+
+/* Where a value near the middle between two steps went to the other side, any small change may take it back. So the change by
+ * itself, no steps taken, must be as large as what it explains, in most rows. */
+fd_code fd_trial_turns_steps_alone(fd_trial *trial, const fd_hypothesis *h, bool *yes, fd_error *err);
 /* trial_contenders.c. Keep takes the variant, also after a failure. */
 fd_code fd_trial_keep(fd_trial *trial, fd_contender *contender, fd_error *err);
 void fd_trial_drop(fd_trial *trial, int32_t contender);

@@ -61,6 +61,8 @@ typedef struct fd_class_case {
     int32_t n_through, n_left; /* tensors reached through unrecorded ones; of those, the ones whose rows have more left
                                    than binary32 leaves, most of them */
     int32_t n_rows_left;       /* rows of such tensors that have more left */
+    int32_t
+        n_rows_repeated; /* rows of such tensors of which nothing is left, and of which the finest class leaves far more */
     int32_t n_alone,
         n_alone_left; /* rows of steps of one position; of those, the ones that have more left, or are beyond */
     double remains, finest_remains; /* mean logarithm of fd_row_left, of their middle rows */

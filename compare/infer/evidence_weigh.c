@@ -195,6 +195,14 @@ static double left_of(const fd_class_case *c, int32_t node, double *remains) {
     return fd_residual_median(left, n_slot);
 }
 
+/* What binary32 leaves of a layer, where the finest class leaves so many times that. */
+#define FAR_MORE 64.0f
+
+static bool is_repeated(const fd_evidence_row *row, const fd_evidence_row *finest) {
+    const bool judged = row->z >= 0 && finest->z >= 0 && row->through;
+    return judged && row->remains <= (float)FD_RESIDUAL_ODD && finest->remains >= FAR_MORE * (float)FD_RESIDUAL_ODD;
+}
+
 void fd_evidence_weigh(fd_class_case *c) {
     fd_evidence *e = c->evidence;
     tally kinds[2] = {{0}};
@@ -215,6 +223,7 @@ void fd_evidence_weigh(fd_class_case *c) {
             const fd_evidence_row *row = &c->rows[(int64_t)i * e->n_slot + p];
             if (!(row->z <= z)) z = row->z;
             c->n_rows_left += row->z >= 0 && row->through && !narrow && !(row->left <= 1);
+            c->n_rows_repeated += e->finest && is_repeated(row, &e->finest[(int64_t)i * e->n_slot + p]);
             vague |= row->z >= 0 && row->vague;
             if (row->z < 0 || !is_step_alone(e, p)) continue;
             c->n_alone++;
