@@ -11,8 +11,9 @@
 /* Elements that are held in binary32: 4 GiB of them. */
 #define MOST_HELD (1ll << 30)
 
-static bool multiplies_16_bits(const fd_numerics_class *c) {
-    return !c->exact && (c->u_in >= 0x1p-11 || c->u_factor >= 0x1p-11);
+/* By what engines round that multiply so; blocks of int8 have room for bfloat16. */
+static bool has_coarse_factors(const fd_numerics_class *c) {
+    return !c->exact && (c->u_in > 0 || c->u_factor > 0 || c->q8_activations);
 }
 
 static float kept(uint32_t type, float x) {
@@ -68,7 +69,7 @@ fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribut
     int64_t n = 0;
     to[0] = '\0';
     for (int32_t w = 0; w < how->graph->n_weight; w++) n += how->graph->weights[w].n_row * how->graph->weights[w].n_col;
-    if (!of->found || !multiplies_16_bits(of->numerics) || n > MOST_HELD) return FD_OK;
+    if (!of->found || !has_coarse_factors(of->numerics) || n > MOST_HELD) return FD_OK;
     for (size_t t = 0; t < sizeof types / sizeof *types && !to[0]; t++) {
         fd_loaded_weights loaded = {0};
         bool right = false;

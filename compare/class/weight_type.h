@@ -6,7 +6,7 @@
 
 #include "compare/attribute/attribution.h"
 
-/* `of`: as judged in a class that was inferred. Where that has products of 16-bit factors, and nothing departs from an engine of
+/* `of`: as judged in a class that was inferred. Where that has products of coarse factors, and nothing departs from an engine of
  * binary32 whose weights are of such a type, `to` says so in words; "": else. `how`: as for `of`. */
 fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribution *of, char *to, size_t size,
                             fd_error *err);
