@@ -95,7 +95,13 @@ static fd_code doubt_for_weight_type(fd_comparison *c, fd_attribution *of, fd_er
     const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (!of->found || c->verdict->weights.compared) return FD_OK;
-    FD_TRY(fd_find_weight_type(&how, of, r.text, sizeof r.text, err));
+    int32_t other;
+    FD_TRY(fd_find_weight_type(&how, of, r.text, sizeof r.text, &other, err));
+    if (other >= 0) { /* what stands before it is such weights */
+        of->next = of->first;
+        of->first = of->introduced[other];
+        of->first_stays = true;
+    }
     if (!r.text[0]) return FD_OK;
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
     fd_verdict_reason(c->verdict, r);

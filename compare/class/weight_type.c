@@ -46,39 +46,53 @@ static fd_code convert_all(const fd_graph *graph, uint32_t type, fd_loaded_weigh
     return FD_OK;
 }
 
-/* Does nothing depart where the whole run has these weights? The memo knows others' products. */
-static fd_code judge(const fd_attribution_options *options, const fd_graph *graph, const fd_numerics_class *class_,
-                     bool *right, fd_error *err) {
+/* What departs where the whole run has these weights. The memo knows others' products. */
+static fd_code judge(const fd_attribution_options *options, const fd_graph *graph, const char *class_,
+                     fd_attribution *of, fd_error *err) {
     fd_attribution_options how = *options;
-    fd_attribution of = {0};
     how.graph = graph;
     how.memo = NULL;
-    how.numerics = class_;
+    how.numerics = fd_numerics_class_find(class_);
     how.on_row = NULL;
     how.progress = NULL;
-    const fd_code code = fd_attribute_errors(&how, &of, err);
-    *right = code == FD_OK && !of.found && of.n_tensor > 0;
-    fd_attribution_free(&of);
-    return code;
+    return fd_attribute_errors(&how, of, err);
+}
+
+/* With these weights the first finding is gone and at least one more: the first node that departs with either; -1. */
+static int32_t first_other(const fd_graph *graph, const fd_attribution *file, const fd_attribution *converted) {
+    int32_t other = -1, n_gone = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (file->introduced[i].finding == FD_FOUND_NOTHING) continue;
+        if (converted->introduced[i].finding == FD_FOUND_NOTHING)
+            n_gone++;
+        else if (other < 0)
+            other = i;
+    }
+    const bool first_gone = converted->introduced[file->first.node].finding == FD_FOUND_NOTHING;
+    return first_gone && n_gone > 1 ? other : -1;
 }
 
 fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribution *of, char *to, size_t size,
-                            fd_error *err) {
+                            int32_t *other, fd_error *err) {
     static const uint32_t types[] = {FD_F16, FD_BF16};
     static const char *const classes[] = {"f32", "f16kv"};
     int64_t n = 0;
     to[0] = '\0';
+    *other = -1;
     for (int32_t w = 0; w < how->graph->n_weight; w++) n += how->graph->weights[w].n_row * how->graph->weights[w].n_col;
     if (!of->found || !has_coarse_factors(of->numerics) || n > MOST_HELD) return FD_OK;
-    for (size_t t = 0; t < sizeof types / sizeof *types && !to[0]; t++) {
+    for (size_t t = 0; t < sizeof types / sizeof *types && !to[0] && *other < 0; t++) {
         fd_loaded_weights loaded = {0};
-        bool right = false;
         fd_code code = convert_all(how->graph, types[t], &loaded, err);
-        for (size_t k = 0; k < sizeof classes / sizeof *classes && !right && code == FD_OK; k++)
-            code = judge(how, loaded.graph, fd_numerics_class_find(classes[k]), &right, err);
-        if (right)
-            snprintf(to, size, "weights are held in %s, those of norms too",
-                     types[t] == FD_F16 ? "binary16" : "bfloat16");
+        for (size_t k = 0; k < sizeof classes / sizeof *classes && !to[0] && *other < 0 && code == FD_OK; k++) {
+            fd_attribution converted = {0};
+            code = judge(how, loaded.graph, classes[k], &converted, err);
+            if (code == FD_OK && !converted.found && converted.n_tensor > 0)
+                snprintf(to, size, "weights are held in %s, those of norms too",
+                         types[t] == FD_F16 ? "binary16" : "bfloat16");
+            if (code == FD_OK && converted.found) *other = first_other(how->graph, of, &converted);
+            fd_attribution_free(&converted);
+        }
         fd_loaded_weights_free(&loaded);
         FD_TRY(code);
     }
