@@ -50,7 +50,8 @@ static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
     return false;
 }
 
-/* The names that fit the pattern, one for each layer, none of which is written; else 0. Marks them when `write`. */
+/* The names that fit the pattern, of two layers and more, or one for each that is recorded, none of which is written; else 0. Marks them when
+ * `write`. */
 static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
     size_t n = 0;
     for (size_t i = 0; i < p->n; i++) {
@@ -63,8 +64,7 @@ static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
         p->items[i].matched = false;
         p->items[i].best[0].node = -1; /* what it is nearest to is not what it is */
     }
-    const size_t n_layer = (size_t)p->plan.graph->hparams.n_layer;
-    return fd_propose_covers(p, pattern) || (n + 1 == n_layer && begins_with_embeddings(p, pattern)) ? n : 0;
+    return n > 1 || fd_propose_covers(p, pattern) || begins_with_embeddings(p, pattern) ? n : 0;
 }
 
 /* The layers' outputs lie along the residual stream, whose length is that of what most bugs leave. Another node comes first where it is
