@@ -5,7 +5,6 @@
 
 #include "base/dtype.h"
 #include "compare/bounds/numerics_class.h"
-#include "compare/weights/weights.h"
 #include "model/weight_rows.h"
 
 /* Elements that are held in binary32: 4 GiB of them. */
@@ -20,11 +19,22 @@ static float kept(uint32_t type, float x) {
     return type == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x)) : fd_bf16_to_f32(fd_f32_to_bf16(x));
 }
 
-/* `weight` becomes its own values in that type, held in binary32; the rows are loaded's. */
-static fd_code convert(uint32_t type, fd_weight *weight, fd_loaded_weights *loaded, fd_error *err) {
+typedef struct converted {
+    fd_graph *graph; /* the model's with such weights; owned */
+    float **rows;    /* [n_weight] of them; owned */
+} converted;
+
+static void drop(converted *c) {
+    for (int32_t w = 0; c->rows && w < c->graph->n_weight; w++) free(c->rows[w]);
+    free(c->rows);
+    if (c->graph) fd_graph_free(c->graph);
+}
+
+/* `weight` becomes its own values in that type, held in binary32. */
+static fd_code convert(uint32_t type, fd_weight *weight, float **to, fd_error *err) {
     const int64_t n_col = weight->n_col;
     const size_t n = (size_t)weight->n_row * (size_t)n_col;
-    float *rows = malloc(sizeof *rows * (n + 1));
+    float *rows = *to = malloc(sizeof *rows * (n + 1));
     if (!rows) return fd_fail(err, FD_ERR_MEMORY, "%s in 16 bits: out of memory", weight->name);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < weight->n_row; r++) {
@@ -34,15 +44,14 @@ static fd_code convert(uint32_t type, fd_weight *weight, fd_loaded_weights *load
     weight->dtype = FD_F32;
     weight->data = rows;
     weight->bytes = sizeof *rows * n;
-    loaded->rows[loaded->n_rows++] = rows;
     return FD_OK;
 }
 
-static fd_code convert_all(const fd_graph *graph, uint32_t type, fd_loaded_weights *loaded, fd_error *err) {
-    FD_TRY(fd_graph_clone(graph, &loaded->graph, err));
-    loaded->rows = calloc((size_t)graph->n_weight + 1, sizeof *loaded->rows);
-    if (!loaded->rows) return fd_fail(err, FD_ERR_MEMORY, "weights in 16 bits: out of memory");
-    for (int32_t w = 0; w < graph->n_weight; w++) FD_TRY(convert(type, &loaded->graph->weights[w], loaded, err));
+static fd_code convert_all(const fd_graph *graph, uint32_t type, converted *out, fd_error *err) {
+    FD_TRY(fd_graph_clone(graph, &out->graph, err));
+    out->rows = calloc((size_t)graph->n_weight + 1, sizeof *out->rows);
+    if (!out->rows) return fd_fail(err, FD_ERR_MEMORY, "weights in 16 bits: out of memory");
+    for (int32_t w = 0; w < graph->n_weight; w++) FD_TRY(convert(type, &out->graph->weights[w], &out->rows[w], err));
     return FD_OK;
 }
 
@@ -59,16 +68,16 @@ static fd_code judge(const fd_attribution_options *options, const fd_graph *grap
 }
 
 /* With these weights the first finding is gone and at least one more: the first node that departs with either; -1. */
-static int32_t first_other(const fd_graph *graph, const fd_attribution *file, const fd_attribution *converted) {
+static int32_t first_other(const fd_graph *graph, const fd_attribution *file, const fd_attribution *now) {
     int32_t other = -1, n_gone = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         if (file->introduced[i].finding == FD_FOUND_NOTHING) continue;
-        if (converted->introduced[i].finding == FD_FOUND_NOTHING)
+        if (now->introduced[i].finding == FD_FOUND_NOTHING)
             n_gone++;
         else if (other < 0)
             other = i;
     }
-    const bool first_gone = converted->introduced[file->first.node].finding == FD_FOUND_NOTHING;
+    const bool first_gone = now->introduced[file->first.node].finding == FD_FOUND_NOTHING;
     return first_gone && n_gone > 1 ? other : -1;
 }
 
@@ -82,18 +91,18 @@ fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribut
     for (int32_t w = 0; w < how->graph->n_weight; w++) n += how->graph->weights[w].n_row * how->graph->weights[w].n_col;
     if (!of->found || !has_coarse_factors(of->numerics) || n > MOST_HELD) return FD_OK;
     for (size_t t = 0; t < sizeof types / sizeof *types && !to[0] && *other < 0; t++) {
-        fd_loaded_weights loaded = {0};
-        fd_code code = convert_all(how->graph, types[t], &loaded, err);
+        converted held = {0};
+        fd_code code = convert_all(how->graph, types[t], &held, err);
         for (size_t k = 0; k < sizeof classes / sizeof *classes && !to[0] && *other < 0 && code == FD_OK; k++) {
-            fd_attribution converted = {0};
-            code = judge(how, loaded.graph, classes[k], &converted, err);
-            if (code == FD_OK && !converted.found && converted.n_tensor > 0)
+            fd_attribution now = {0};
+            code = judge(how, held.graph, classes[k], &now, err);
+            if (code == FD_OK && !now.found && now.n_tensor > 0)
                 snprintf(to, size, "weights are held in %s, those of norms too",
                          types[t] == FD_F16 ? "binary16" : "bfloat16");
-            if (code == FD_OK && converted.found) *other = first_other(how->graph, of, &converted);
-            fd_attribution_free(&converted);
+            if (code == FD_OK && now.found) *other = first_other(how->graph, of, &now);
+            fd_attribution_free(&now);
         }
-        fd_loaded_weights_free(&loaded);
+        drop(&held);
         FD_TRY(code);
     }
     return FD_OK;
