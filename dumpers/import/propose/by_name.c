@@ -9,6 +9,9 @@
 static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, const fd_source_tensor *t) {
     if (node->over_kv) return "";
     const bool one_row = t->step >= 0 && fd_source_elements(t) == fd_trace_elements(node, 0);
+    const int32_t n_pos = t->step < 0 ? 0 : p->plan.steps[t->step].n_pos;
+    const bool columns = t->rank == 2 && t->shape[0] != n_pos && t->shape[1] == n_pos && n_pos > 1;
+    if (columns && t->shape[0] == fd_trace_elements(node, 0)) return " axis=-1";
     if (strcmp(node->name, "logits") == 0 || one_row) return " axis=first rows=last";
     if (node->layer >= 0 || t->step < 0 || t->rank == 0) return " axis=first";
     const int64_t rows = fd_source_elements(t) / fd_trace_elements(node, 0);
