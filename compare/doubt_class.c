@@ -8,6 +8,7 @@
 #include "compare/class/other_kernel.h"
 #include "compare/class/own_cache.h"
 #include "compare/class/own_products.h"
+#include "compare/class/weight_type.h"
 #include "compare/diagnose/suspects.h"
 
 /* All that departs is as an engine may be meant to be: then nothing was introduced, as far as anybody can tell. */
@@ -89,8 +90,28 @@ static fd_code doubt_for_other_kernel(fd_comparison *c, fd_attribution *of, fd_e
     return FD_OK;
 }
 
+/* Nor where the weights were converted to 16 bits when they were loaded. */
+static fd_code doubt_for_weight_type(fd_comparison *c, fd_attribution *of, fd_error *err) {
+    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
+    fd_remark r = {FD_REASON_MIXED_CLASS};
+    if (!of->found || c->verdict->weights.compared) return FD_OK;
+    int32_t other;
+    FD_TRY(fd_find_weight_type(&how, of, r.text, sizeof r.text, &other, err));
+    if (other >= 0) { /* what stands before it is such weights */
+        of->next = of->first;
+        of->first = of->introduced[other];
+        of->first_stays = true;
+    }
+    if (!r.text[0]) return FD_OK;
+    snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);
+    fd_verdict_reason(c->verdict, r);
+    of->found = false;
+    return FD_OK;
+}
+
 fd_code fd_doubt_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
     FD_TRY(doubt_for_mixed_class(c, inferred, of, err));
+    if (inferred) FD_TRY(doubt_for_weight_type(c, of, err));
     if (inferred) FD_TRY(doubt_for_other_kernel(c, of, err));
     return inferred ? doubt_for_own_products(c, of, err) : FD_OK;
 }

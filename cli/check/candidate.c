@@ -91,23 +91,24 @@ static void say_steps(const opening *o, const fd_import_plan *plan, const int32_
 }
 
 /* The reference is run on the guessed steps, and on those that were found. */
-static fd_code take_split(opening *o, const fd_import_plan *plan, const char *logits, fd_error *err) {
-    bool better = false, sure = false;
-    int32_t *sizes = malloc(sizeof *sizes * ((size_t)plan->n_step + 1));
-    if (!sizes) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan->n_step);
+static fd_code take_split(opening *o, const fd_import_plan *plan, fd_error *err) {
+    fd_step_split split = {.sizes = malloc(sizeof *split.sizes * ((size_t)plan->n_step + 1))};
+    char how[320];
+    if (!split.sizes) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", plan->n_step);
     fd_code code = run_reference(o, err);
-    if (code == FD_OK) code = fd_cli_split_steps(plan, logits, *o->ref, sizes, &better, &sure, err);
-    if (code == FD_OK && better) {
-        say_steps(o, plan, sizes, "by whose logits those of the last tokens are; --steps says others");
+    if (code == FD_OK) code = fd_cli_split_steps(plan, *o->ref, &split, err);
+    if (code == FD_OK && split.better) {
+        snprintf(how, sizeof how, "by the positions whose values %s has; --steps says others", split.name);
+        say_steps(o, plan, split.sizes, how);
         fd_trace_close(*o->ref);
         *o->ref = NULL;
-        o->steps = sizes;
-        o->how.step_sizes = sizes;
+        o->steps = split.sizes;
+        o->how.step_sizes = split.sizes;
         o->how.n_step_size = plan->n_step;
         return FD_OK;
     }
-    if (code == FD_OK && !sure) say_steps(o, plan, NULL, "a guess: nothing recorded says it; --steps does");
-    free(sizes);
+    if (code == FD_OK && !split.sure) say_steps(o, plan, NULL, "a guess: nothing recorded says it; --steps does");
+    free(split.sizes);
     return code;
 }
 
@@ -115,8 +116,7 @@ static fd_code find_steps(opening *o, fd_error *err) {
     fd_import_plan plan;
     if (o->steps || fd_source_trace(o->source)) return FD_OK;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
-    const char *logits = fd_cli_last_logits(&plan);
-    fd_code code = logits ? take_split(o, &plan, logits, err) : FD_OK;
+    fd_code code = plan.guessed_steps ? take_split(o, &plan, err) : FD_OK;
     fd_import_plan_free(&plan);
     return code;
 }

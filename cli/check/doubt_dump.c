@@ -15,18 +15,26 @@ static bool is_value(const fd_source_tensor *t) {
 
 /* ---- rows ---- */
 
-/* Besides the one axis that is as wide as the model. */
-static bool has_axis(const fd_source_tensor *t, int64_t length, int64_t n_embd) {
-    int n = 0;
-    for (int k = 0; k < t->rank; k++) n += t->shape[k] == length;
-    return n > (length == n_embd);
+/* Does the array leave a row of the model where its axis `k` counts the rows? */
+static bool leaves_row(const fd_source_tensor *t, int k, const fd_graph *graph) {
+    return t->shape[k] > 0 && fd_import_is_row(graph, fd_source_elements(t) / t->shape[k]);
 }
 
-static size_t count_axis(const fd_source *source, int32_t step, int64_t length, int64_t n_embd) {
+/* Besides the one axis that is as wide as the model, and those inside one position's row, heads and their elements, where another axis
+ * counts rows. */
+static bool has_axis(const fd_source_tensor *t, int64_t length, const fd_graph *graph) {
+    int n = 0, n_row = 0;
+    for (int k = 0; k < t->rank; k++) n += t->shape[k] == length;
+    for (int k = 0; k < t->rank; k++) n_row += leaves_row(t, k, graph) && t->shape[k] != length;
+    const bool inside = n_row > 0 && !fd_import_is_row(graph, fd_source_elements(t) / length);
+    return !inside && n > (length == graph->hparams.n_embd);
+}
+
+static size_t count_axis(const fd_source *source, int32_t step, int64_t length, const fd_graph *graph) {
     size_t n = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
         const fd_source_tensor *t = fd_source_at(source, i);
-        n += t->step == step && is_value(t) && has_axis(t, length, n_embd);
+        n += t->step == step && is_value(t) && has_axis(t, length, graph);
     }
     return n;
 }
@@ -38,19 +46,19 @@ typedef struct step_rows {
 
 /* The length besides 1 that most arrays of the step have, else 1; 0: no three of four have one. An axis of 1 is the batch's as a rule, and
  * that of all, where whole caches are as long as the run and not as the step. What most have, one of the first few has. */
-static step_rows rows_of_step(const fd_source *source, int32_t step, int64_t n_embd) {
+static step_rows rows_of_step(const fd_source *source, int32_t step, const fd_graph *graph) {
     size_t n = 0, most = 0;
     int64_t rows = 0;
     for (size_t i = 0; i < fd_source_count(source); i++) {
         const fd_source_tensor *t = fd_source_at(source, i);
         if (t->step != step || !is_value(t)) continue;
         for (int k = 0; n < FIRST_FEW && t->rank > 1 && k < t->rank; k++) {
-            const size_t with = t->shape[k] == 1 ? 0 : count_axis(source, step, t->shape[k], n_embd);
+            const size_t with = t->shape[k] == 1 ? 0 : count_axis(source, step, t->shape[k], graph);
             if (with > most) most = with, rows = t->shape[k];
         }
         n++;
     }
-    const size_t one = count_axis(source, step, 1, n_embd);
+    const size_t one = count_axis(source, step, 1, graph);
     if (n >= FEWEST && 4 * most >= 3 * n) return (step_rows){.rows = rows, .or_one = one >= most};
     return (step_rows){.rows = n >= FEWEST && 4 * one >= 3 * n};
 }
@@ -115,14 +123,14 @@ static void doubt_sum(const fd_source *source, step_rows *steps, int32_t n, int3
                              : "");
 }
 
-static fd_code doubt_rows(const fd_source *source, int32_t n_token, int64_t n_embd, char *out, size_t size,
+static fd_code doubt_rows(const fd_source *source, int32_t n_token, const fd_graph *graph, char *out, size_t size,
                           fd_error *err) {
     const int32_t n = fd_source_n_step(source);
     step_rows *steps = malloc(sizeof *steps * (size_t)(n + 1));
     if (!steps) return fd_fail(err, FD_ERR_MEMORY, "%d steps: out of memory", n);
     bool known = true;
     for (int32_t s = 0; s < n && known; s++) {
-        steps[s] = rows_of_step(source, s, n_embd);
+        steps[s] = rows_of_step(source, s, graph);
         known = steps[s].rows > 0;
     }
     if (known) doubt_sum(source, steps, n, n_token, out, size);
@@ -243,7 +251,7 @@ fd_code fd_cli_doubt_dump(const fd_source *source, int32_t n_token, const fd_gra
                           fd_error *err) {
     out[0] = '\0';
     if (fd_source_trace(source) || fd_source_count(source) == 0) return FD_OK;
-    FD_TRY(doubt_rows(source, n_token, graph->hparams.n_embd, out, size, err));
+    FD_TRY(doubt_rows(source, n_token, graph, out, size, err));
     if (out[0]) return FD_OK;
     FD_TRY(doubt_layers(source, graph, out, size, err));
     return out[0] ? FD_OK : doubt_values(source, out, size, err);

@@ -206,21 +206,22 @@ static bool names_layers(const stand *at) {
     return any;
 }
 
-/* Tensors of every layer that no value decides, and no others, behind a bug of the first layer: taken for the layers' outputs.
- * Whatever they are of a layer, the bug is at the first of them or before it. */
+/* Tensors of every layer that no value decides, and no others, behind a bug of the first layer: taken for the layers' outputs, or what
+ * else of their size comes first by its length. Whatever they are of a layer, the bug is at the first of them or before it. */
 static fd_code take_outputs(search *s, stand *at) {
     fd_propose_choice *choices;
-    const fd_propose_choice *output = NULL;
+    const fd_propose_choice *first;
     size_t n;
     stand taken = {0};
     FD_TRY(fd_propose_choices(at->text, &choices, &n, s->err));
-    bool alone = true;
+    bool alone = n > 0, wide = false;
     for (size_t i = 0; i < n; i++) {
         alone &= strcmp(choices[i].source, choices[0].source) == 0;
-        if (strcmp(choices[i].node, "blk.{layer}.l_out") == 0) output = &choices[i];
+        wide |= strcmp(choices[i].node, "blk.{layer}.l_out") == 0;
     }
-    fd_code code = alone && output
-                       ? attempt(s, at, &output, 1, "by elimination: of layers nothing else was recorded", &taken)
+    first = choices;
+    fd_code code = alone && wide
+                       ? attempt(s, at, &first, 1, "by elimination: of layers nothing else was recorded", &taken)
                        : FD_OK;
     if (taken.text) {
         drop(at);

@@ -82,6 +82,13 @@ static int32_t row_that_stands(const fd_judged_rows *j, const float *before, int
     return row;
 }
 
+/* Zeros stand in any row that was not recorded, or not written: they are no other row's. */
+static bool is_zeros(const fd_judged_rows *j, int32_t row, int32_t first, int32_t end) {
+    bool zeros = true;
+    for (int64_t i = first; i < end && zeros; i++) zeros = fd_judged_is(j, row * j->width + i, 0);
+    return zeros;
+}
+
 /* What a kernel does to the last row of every step: in later steps it is another position. */
 static fd_code try_last_of_step(fd_trial *t, int32_t pos, int32_t from, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
@@ -102,6 +109,7 @@ static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     one.n = row < j.n ? row + 1 : row;
     fd_judged_columns(&one, &first, &end);
     if (end - first < FD_MIN_EVIDENCE && end - first < j.width) return FD_OK;
+    if (row < j.n && is_zeros(&j, row, first, end)) return FD_OK;
     const float *before = j.r->before ? j.r->before(j.r->user, j.node->id) : NULL;
     const int32_t from = row_that_stands(&j, before, row, first, end);
     if (from == row) return FD_OK;

@@ -123,6 +123,8 @@ fd_fused_place fd_import_rows_of_weight(const fd_graph *graph, const char *node)
 fd_name_map_values fd_import_values_for(const fd_import_plan *plan, const fd_name_map_rule *rule, const char *node);
 /* Has the node, the model's logits, more columns than the vocabulary, as engines pad it? graph NULL: not known. */
 bool fd_import_is_padded(const fd_graph *graph, const char *node, int64_t width);
+/* Has some node so many elements a position? Not those whose last axis runs over the keys. graph NULL: yes, as nothing is known. */
+bool fd_import_is_row(const fd_graph *graph, int64_t n);
 /* What the trace says of itself, as attributes of its root; false: they could not be written (write_info.c). */
 bool fd_import_put_info(const fd_import_plan *plan, hid_t file);
 /* The weights' row hashes into the group /weights of a file that is written. */

@@ -91,6 +91,12 @@ void fd_import_rows_close(fd_import_rows *rows) {
 /* Engines pad a vocabulary to a multiple of their tiles or ranks. */
 enum { LEAST_TILE = 8, MOST_PADDING = 1024 };
 
+bool fd_import_is_row(const fd_graph *graph, int64_t n) {
+    for (int32_t i = 0; graph && i < graph->n_node; i++)
+        if (!graph->nodes[i].over_kv && fd_node_width(&graph->nodes[i]) == n) return true;
+    return !graph;
+}
+
 bool fd_import_is_padded(const fd_graph *graph, const char *node, int64_t width) {
     const int64_t n_vocab = graph ? graph->hparams.n_vocab : 0;
     if (!graph || strcmp(node, graph->nodes[graph->n_node - 1].name) != 0) return false;

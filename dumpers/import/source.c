@@ -27,6 +27,7 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return fd_fail(err, FD_ERR_INPUT, "%s: tensor \"%.200s\": a control character in its name", source->path,
                            name);
+    source->says_steps |= step >= 0;
     fd_source_tensor named = *tensor;
     named.name = base;
     if (of_rank > 0 && fd_source_is_tokens(&named)) return FD_OK; /* rank 0's are the run's */
@@ -41,7 +42,7 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
     }
     fd_source_tensor *added = &source->tensors[source->n];
     *added = *tensor;
-    added->step = tensor->step < 0 ? -1 : step;
+    added->step = tensor->step < 0 ? -1 : step < 0 ? 0 : step;
     added->occurrence = occurrence;
     if (!(added->name = strdup(base))) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
     source->n++;
@@ -138,7 +139,7 @@ static void number_steps(fd_source *source, bool own) {
 /* Sorts, numbers the steps and counts repeated names. */
 static fd_code put_in_order(fd_source *source, fd_error *err) {
     fd_source_tensor *t = source->tensors;
-    if (!source->trace) fd_source_steps_of_ends(t, source->n);
+    if (!source->trace && !source->says_steps) fd_source_steps_of_ends(t, source->n);
     bool own = true; /* an engine's counter of forward calls counts others' too, and decode's are counted anew */
     if (source->n) qsort(t, source->n, sizeof *t, by_order);
     for (size_t i = 0; i < source->n;) {

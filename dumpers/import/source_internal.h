@@ -37,6 +37,7 @@ struct fd_source {
     char *tokens_file; /* tokens.txt; NULL */
     bool debugger;     /* transformers' model debugger wrote it */
     bool raw;          /* numbers without a header are taken: no other array is there */
+    bool says_steps;   /* some name has a step in front: numbers at the ends of names are none */
     int32_t n_step;
     fd_trace *trace; /* NULL: files */
     bool by_rank;    /* names hold a rank, which goes to their end: "q-3:rank1" */
@@ -60,7 +61,7 @@ enum { FD_SOURCE_MAX_STEPS = 1 << 20 };
 /* Added to an occurrence that is not counted from 1, but in any rising order. */
 enum { FD_SOURCE_BY_INDEX = 1 << 30 };
 
-/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step 0, 1. "prefill/NAME" is step 0, "decode_3/NAME" one after
+/* Splits "s3.NAME#2" into step 3, NAME, occurrence 2; without them: step -1, 1. "prefill/NAME" is step 0, "decode_3/NAME" one after
  * all prefills. SGLang's
  * "step=3___rank=0___name=q___layer_id=1" gives "q-1", rank 2's "q-1:rank2", and its dump_index + FD_SOURCE_BY_INDEX
  * the occurrence. `out` [size] receives the name. False when it does not fit or nothing is left. */

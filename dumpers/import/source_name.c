@@ -92,7 +92,7 @@ static bool key_values(const char *name, char *out, size_t size, int32_t *step, 
 }
 
 bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *step, int32_t *occurrence) {
-    *step = 0;
+    *step = -1;
     *occurrence = 1;
     if (!key_values(name, out, size, step, occurrence)) {
         name = skip_step(name, step);

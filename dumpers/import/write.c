@@ -93,6 +93,16 @@ static void place(const fd_import_plan *plan, target *t, const int32_t *first, c
     t->n_pos = first[t->n - 1] + n[t->n - 1] - t->first;
 }
 
+/* Of a row with an axis more than its node has, those of length 1: the tokens' axis of a step of one, wherever it stands. */
+static void drop_single(const fd_import_plan *plan, const fd_import_match *m, int *rank, int64_t *shape) {
+    const int32_t id = plan->graph ? fd_graph_find(plan->graph, m->node) : -1;
+    const int n_dim = id < 0 ? *rank : plan->graph->nodes[id].n_dim;
+    int kept = 0;
+    for (int k = 0, n_over = *rank - n_dim; k < *rank; k++)
+        if (shape[k] != 1 || n_over-- <= 0) shape[kept++] = shape[k];
+    *rank = kept;
+}
+
 static fd_code measure(const fd_import_plan *plan, target *t, int32_t *first, int32_t *n, fd_error *err) {
     t->over_kv = fd_import_over_kv(t->matches[0].node);
     for (size_t i = 0; i < t->n; i++) {
@@ -106,6 +116,7 @@ static fd_code measure(const fd_import_plan *plan, target *t, int32_t *first, in
         const fd_source_tensor *source = fd_source_at(plan->source, t->matches[i].tensor);
         fd_import_row_shape(&t->matches[i], &rank, shape);
         FD_TRY(fd_import_apply(plan, &t->matches[i], &rank, shape, NULL, NULL, err));
+        drop_single(plan, &t->matches[i], &rank, shape);
         if (t->over_kv) {
             int64_t n_head = 1;
             for (int k = 0; k + 1 < rank; k++) n_head *= shape[k];

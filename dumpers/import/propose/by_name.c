@@ -8,7 +8,11 @@
 /* As the map gguf reads a tensor of that name; behind the last layer the last tokens' rows may be all. */
 static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, const fd_source_tensor *t) {
     if (node->over_kv) return "";
-    if (strcmp(node->name, "logits") == 0) return " axis=first rows=last";
+    const bool one_row = t->step >= 0 && fd_source_elements(t) == fd_trace_elements(node, 0);
+    const int32_t n_pos = t->step < 0 ? 0 : p->plan.steps[t->step].n_pos;
+    const bool columns = t->rank == 2 && t->shape[0] != n_pos && t->shape[1] == n_pos && n_pos > 1;
+    if (columns && t->shape[0] == fd_trace_elements(node, 0)) return " axis=-1";
+    if (strcmp(node->name, "logits") == 0 || one_row) return " axis=first rows=last";
     if (node->layer >= 0 || t->step < 0 || t->rank == 0) return " axis=first";
     const int64_t rows = fd_source_elements(t) / fd_trace_elements(node, 0);
     return rows == p->plan.steps[t->step].n_pos ? " axis=first" : t->rank > 1 ? " axis=-2 rows=last" : " rows=last";
@@ -86,11 +90,15 @@ static bool is_output(const fd_trace_node *node) {
     return own && strcmp(own, ".l_out") == 0;
 }
 
-/* Rows first in every step. */
+/* Rows first in every step, in an array of one dimension too, or the last row alone; axes of 1 may stand before them. */
 static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
     for (size_t i = 0; i < item->n; i++) {
         const fd_source_tensor *t = fd_source_at(p->source, item->tensors[i]);
-        if (t->step >= 0 && (t->rank < 2 || t->shape[0] != p->plan.steps[t->step].n_pos)) return false;
+        int axis = 0;
+        if (t->step < 0 || t->rank == 1) continue;
+        while (axis + 1 < t->rank && t->shape[axis] == 1) axis++;
+        const int64_t rows = axis + 1 < t->rank ? t->shape[axis] : 1;
+        if (t->rank == 0 || (rows != 1 && rows != p->plan.steps[t->step].n_pos)) return false;
     }
     return true;
 }
@@ -116,8 +124,8 @@ bool fd_propose_name_has_layer(const fd_proposer *p, const char *name) {
     return false;
 }
 
-/* The only node of a row's size, where no name is it: logits, behind a bug of all layers. A name without a layer is no
- * layer's node. -1. */
+/* The only node of a row's size, where no name is it: logits, behind a bug of all layers, whatever they were before a softcap or a factor.
+ * A name without a layer is no layer's node. -1. */
 static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
     int32_t found = -1, logits = fd_trace_n_node(p->ref) - 1;
@@ -125,10 +133,19 @@ static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
     for (int32_t v = 0; v <= logits; v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         if ((node->layer >= 0 && !of_layer) || !fd_propose_size_fits(p, t, node)) continue;
+        if (v < logits && strcmp(node->name, fd_trace_node_at(p->ref, logits)->inputs[0]) == 0) continue;
         if (found >= 0) return -1;
         found = v;
     }
     return found == logits && fd_array_is_float(t->type) ? found : -1;
+}
+
+/* Are the logits, and what they were before a softcap or a factor, all that the name is near to? Of the two it then is the nearer one. */
+static int32_t nearer_logits(const fd_proposer *p, const fd_proposed *item) {
+    const int32_t last = fd_trace_n_node(p->ref) - 1;
+    const int32_t raw = fd_trace_find(p->ref, fd_trace_node_at(p->ref, last)->inputs[0]);
+    const int32_t a = item->best[0].node, b = item->best[1].node;
+    return item->matched && ((a == last && b == raw) || (a == raw && b == last)) && a >= 0 && b >= 0 ? a : -1;
 }
 
 /* Beside names that values decide, else it is the whole dump that is another; or alone. */
@@ -141,9 +158,10 @@ static void take_logits_by_size(fd_proposer *p) {
         known |= item->clear;
         int32_t v = item->slice[0] ? -1 : only_of_size(p, item);
         if (v < 0) continue;
-        if (only || item->written || item->matched) return;
+        const int32_t nearer = nearer_logits(p, item);
+        if (only || item->written || (item->matched && nearer < 0)) return;
         only = item;
-        node = v;
+        node = nearer < 0 ? v : nearer;
     }
     if (only && known && has_rows_first(p, only)) take(p, only, node, "its size, which no other node has");
 }

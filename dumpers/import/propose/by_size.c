@@ -50,7 +50,8 @@ static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
     return false;
 }
 
-/* The names that fit the pattern, one for each layer, none of which is written; else 0. Marks them when `write`. */
+/* The names that fit the pattern, of two layers and more, or one for each that is recorded, none of which is written; else 0. Marks them when
+ * `write`. */
 static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
     size_t n = 0;
     for (size_t i = 0; i < p->n; i++) {
@@ -63,25 +64,73 @@ static size_t take_layers(fd_proposer *p, const char *pattern, bool write) {
         p->items[i].matched = false;
         p->items[i].best[0].node = -1; /* what it is nearest to is not what it is */
     }
-    const size_t n_layer = (size_t)p->plan.graph->hparams.n_layer;
-    return fd_propose_covers(p, pattern) || (n + 1 == n_layer && begins_with_embeddings(p, pattern)) ? n : 0;
+    return n > 1 || fd_propose_covers(p, pattern) || begins_with_embeddings(p, pattern) ? n : 0;
 }
 
-static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer, const char *pattern) {
+/* The layers' outputs lie along the residual stream, whose length is that of what most bugs leave. Another node comes first where it is
+ * clearly nearer to the names' lengths: half as far, and those are a third longer or shorter than the outputs' and more. */
+#define OFF_AT_ALL 0.3
+#define NEARER     0.5
+
+enum { MOST_NODES = 64 };
+
+static size_t first_by_length(const fd_proposer *p, const char *pattern, const char *const *tails, size_t n) {
+    double off[MOST_NODES];
+    size_t first = 0, output = n;
+    for (size_t i = 0; i < n; i++) {
+        off[i] = fd_propose_length_off(p, pattern, tails[i]);
+        if (strcmp(tails[i], ".l_out") == 0) output = i;
+        if (off[i] < off[first]) first = i;
+    }
+    return output < n && !(off[output] > OFF_AT_ALL && off[first] < NEARER * off[output]) ? output : first;
+}
+
+/* How an array lies that is near to nothing: as what it is nearest to, or, where its shape alone says it, so, and then how many elements a
+ * row has; 0: not known. Of several steps the longest. */
+static int64_t reading_of_shape(const fd_proposer *p, const fd_proposed *item, char *out, size_t size) {
+    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    int n_axis = 0, axis = 0;
+    for (size_t i = 1; i < item->n; i++) {
+        const fd_source_tensor *other = fd_source_at(p->source, item->tensors[i]);
+        if (other->step >= 0 && p->plan.steps[other->step].n_pos > p->plan.steps[t->step].n_pos) t = other;
+    }
+    const int32_t n_pos = t->step < 0 ? 1 : p->plan.steps[t->step].n_pos;
+    for (int k = 0; k < t->rank && n_pos > 1; k++)
+        if (t->shape[k] == n_pos && fd_import_is_row(p->plan.graph, fd_source_elements(t) / n_pos)) n_axis++, axis = k;
+    if (n_axis == 1) {
+        snprintf(out, size, "axis=%d", axis - t->rank);
+        return fd_source_elements(t) / n_pos;
+    }
+    if (n_axis == 0 && t->rank > 1 && n_pos > 1 && fd_import_is_row(p->plan.graph, fd_source_elements(t))) {
+        snprintf(out, size, "rows=last");
+        return fd_source_elements(t);
+    }
+    if (t->rank == 1 && n_pos > 1 && item->best[0].node < 0)
+        snprintf(out, size, "shape=n_tok,-1 axis=-2");
+    else
+        fd_propose_reading(item->best[0].node >= 0 ? item->best[0].ops : "", out, size);
+    return 0;
+}
+
+/* The nodes of that size, the one that the names are taken for if nothing says which first. */
+static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer, const char *pattern, int64_t width) {
     const bool cache = strcasestr(pattern, "cache") != NULL; /* a copy of another node, else never meant */
+    const char *tails[MOST_NODES];
     size_t n = 0;
-    for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
+    for (int32_t v = 0; v < fd_trace_n_node(p->ref) && n < MOST_NODES; v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         const char *tail = node->layer == layer ? strchr(node->name + 4, '.') : NULL;
         if (!tail || (strcmp(node->op, "kv_write") == 0) != cache || is_taken(p, tail) ||
-            !fd_propose_size_fits(p, fd_source_at(p->source, item->tensors[0]), node))
+            !fd_propose_size_fits(p, fd_source_at(p->source, item->tensors[0]), node) ||
+            (width > 0 && !node->over_kv && fd_trace_elements(node, 0) != width))
             continue;
-        if (n++ == 0)
-            fprintf(p->out, "ask %s ->", pattern);
-        else
-            fprintf(p->out, " |");
-        fprintf(p->out, " blk.{layer}%s", tail);
+        tails[n++] = tail;
     }
+    if (n == 0) return 0;
+    const size_t first = first_by_length(p, pattern, tails, n);
+    fprintf(p->out, "ask %s -> blk.{layer}%s", pattern, tails[first]);
+    for (size_t i = 0; i < n; i++)
+        if (i != first) fprintf(p->out, " | blk.{layer}%s", tails[i]);
     return n;
 }
 
@@ -105,9 +154,9 @@ static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, boo
     char pattern[300], reading[FD_PROPOSE_MAX_OPS];
     int32_t layer = fd_propose_layer_of(p, item->name, number, after, pattern, sizeof pattern);
     if (layer < 0 || item->slice[0] || !fd_array_is_float(t->type) || !take_layers(p, pattern, false)) return;
-    fd_propose_reading(item->best[0].node >= 0 ? item->best[0].ops : "", reading, sizeof reading);
+    const int64_t width = reading_of_shape(p, item, reading, sizeof reading);
     if (after) ask_about_last(p, pattern, reading);
-    size_t n = write_nodes(p, item, layer, pattern);
+    size_t n = write_nodes(p, item, layer, pattern, width);
     if (n == 0) return;
     fprintf(p->out, "%s%s  # by size alone%s: no layer's values decide\n", *reading ? " " : "", reading,
             n == 1 ? ", the only node of it that no name is" : "");

@@ -43,6 +43,18 @@ static int32_t count_names(const fd_proposer *p, const bool *set, bool *scratch)
     return n;
 }
 
+/* Have all names of layers, of two layers and more, the layers of `set`? Then a few names say it. */
+static bool all_have(const fd_proposer *p, const bool *set, bool *scratch) {
+    const size_t size = sizeof *set * (size_t)p->plan.graph->hparams.n_layer;
+    for (size_t i = 0; i < p->n; i++)
+        for (int number = 0; number < 4; number++) {
+            char pattern[300];
+            const int32_t layer = fd_propose_layer_of(p, p->items[i].name, number, false, pattern, sizeof pattern);
+            if (layer >= 0 && layers_of(p, pattern, scratch) > 1 && memcmp(set, scratch, size) != 0) return false;
+        }
+    return true;
+}
+
 fd_code fd_propose_cover(fd_proposer *p) {
     const size_t n_layer = (size_t)p->plan.graph->hparams.n_layer;
     bool *sets = calloc(2 * n_layer + 1, sizeof *sets), *set = sets, *scratch = sets + n_layer;
@@ -60,7 +72,7 @@ fd_code fd_propose_cover(fd_proposer *p) {
             const int32_t n = layer < 0 ? 0 : layers_of(p, pattern, set);
             if (n < 2 || layer != first_of(set) || memcmp(set, p->covered, n_layer) == 0) continue;
             const int32_t n_name = count_names(p, set, scratch);
-            if (n_name <= most) continue;
+            if (n_name <= most && (most >= FEWEST_NAMES || !all_have(p, set, scratch))) continue;
             most = n_name;
             p->n_covered = n;
             memcpy(p->covered, set, sizeof *set * n_layer);

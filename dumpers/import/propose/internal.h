@@ -1,5 +1,5 @@
 /* Shared by propose.c (names), layouts.c, score.c and turned.c (values), rule.c (what a name's values say), layers.c (whether the
- * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), before_bias.c, visit_rows.c, orders.c (Q and K in different orders), by_name.c and by_size.c (what no values decide) and lines.c (the map that follows). */
+ * layers say the same), exchanged.c (names with each other's values), caches.c (names of what is written to a cache, and of the cache), before_bias.c, visit_rows.c, orders.c (Q and K in different orders), by_name.c, by_size.c and by_length.c (what no values decide) and lines.c (the map that follows). */
 #ifndef FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PROPOSE_INTERNAL_H
 
@@ -183,6 +183,10 @@ void fd_propose_by_name(fd_proposer *p);
 void fd_propose_ends(fd_proposer *p);
 /* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
 void fd_propose_ask_by_size(fd_proposer *p);
+
+/* How far the lengths of the names that fit the pattern are from those of the node that ends in `tail`, in every layer: the mean of the
+ * logarithms. INFINITY: not known. */
+double fd_propose_length_off(const fd_proposer *p, const char *pattern, const char *tail);
 
 /* Writes the map: a rule for every clear name, `ask` for the others that fit some node, comments for the rest. `items`
  * are in the order of their nodes. */

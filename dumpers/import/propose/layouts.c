@@ -91,7 +91,8 @@ static fd_code try_readings(const search *s, const char *const *readings, size_t
     return FD_OK;
 }
 
-/* A row for each token, for the last alone, or for the last of each of several calls. */
+/* A row for each token, for the last alone, or for the last of each of several calls. An array that is as large as a row may be the last's,
+ * whatever its heads are as many as. */
 static fd_code try_axes(const search *s, const fd_source_tensor *t, int32_t n_tok) {
     bool found = n_tok == 1;
     if (n_tok == 1) return try_reading(s, ""); /* no axis over positions, or the first */
@@ -102,8 +103,9 @@ static fd_code try_axes(const search *s, const fd_source_tensor *t, int32_t n_to
         found = true;
         FD_TRY(try_reading(s, reading));
     }
-    if (found) return FD_OK;
-    const int64_t rows = t->rank > 1 ? t->shape[t->rank - 2] : 1;
+    const bool one_row = fd_import_is_row(s->scorer->plan->graph, fd_source_elements(t));
+    if (found && !one_row) return FD_OK;
+    const int64_t rows = t->rank > 1 && !one_row ? t->shape[t->rank - 2] : 1;
     return try_reading(s, rows > 1 && rows < n_tok ? "axis=-2 rows=last" : "rows=last");
 }
 

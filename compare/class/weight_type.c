@@ -1,0 +1,109 @@
+#include "compare/class/weight_type.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/dtype.h"
+#include "compare/bounds/numerics_class.h"
+#include "model/weight_rows.h"
+
+/* Elements that are held in binary32: 4 GiB of them. */
+#define MOST_HELD (1ll << 30)
+
+/* By what engines round that multiply so; blocks of int8 have room for bfloat16. */
+static bool has_coarse_factors(const fd_numerics_class *c) {
+    return !c->exact && (c->u_in > 0 || c->u_factor > 0 || c->q8_activations);
+}
+
+static float kept(uint32_t type, float x) {
+    return type == FD_F16 ? fd_f16_to_f32(fd_f32_to_f16(x)) : fd_bf16_to_f32(fd_f32_to_bf16(x));
+}
+
+typedef struct converted {
+    fd_graph *graph; /* the model's with such weights; owned */
+    float **rows;    /* [n_weight] of them; owned */
+} converted;
+
+static void drop(converted *c) {
+    for (int32_t w = 0; c->rows && w < c->graph->n_weight; w++) free(c->rows[w]);
+    free(c->rows);
+    if (c->graph) fd_graph_free(c->graph);
+}
+
+/* `weight` becomes its own values in that type, held in binary32. */
+static fd_code convert(uint32_t type, fd_weight *weight, float **to, fd_error *err) {
+    const int64_t n_col = weight->n_col;
+    const size_t n = (size_t)weight->n_row * (size_t)n_col;
+    float *rows = *to = malloc(sizeof *rows * (n + 1));
+    if (!rows) return fd_fail(err, FD_ERR_MEMORY, "%s in 16 bits: out of memory", weight->name);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < weight->n_row; r++) {
+        fd_weight_row(weight, r, rows + r * n_col);
+        for (int64_t i = 0; i < n_col; i++) rows[r * n_col + i] = kept(type, rows[r * n_col + i]);
+    }
+    weight->dtype = FD_F32;
+    weight->data = rows;
+    weight->bytes = sizeof *rows * n;
+    return FD_OK;
+}
+
+static fd_code convert_all(const fd_graph *graph, uint32_t type, converted *out, fd_error *err) {
+    FD_TRY(fd_graph_clone(graph, &out->graph, err));
+    out->rows = calloc((size_t)graph->n_weight + 1, sizeof *out->rows);
+    if (!out->rows) return fd_fail(err, FD_ERR_MEMORY, "weights in 16 bits: out of memory");
+    for (int32_t w = 0; w < graph->n_weight; w++) FD_TRY(convert(type, &out->graph->weights[w], &out->rows[w], err));
+    return FD_OK;
+}
+
+/* What departs where the whole run has these weights. The memo knows others' products. */
+static fd_code judge(const fd_attribution_options *options, const fd_graph *graph, const char *class_,
+                     fd_attribution *of, fd_error *err) {
+    fd_attribution_options how = *options;
+    how.graph = graph;
+    how.memo = NULL;
+    how.numerics = fd_numerics_class_find(class_);
+    how.on_row = NULL;
+    how.progress = NULL;
+    return fd_attribute_errors(&how, of, err);
+}
+
+/* With these weights the first finding is gone and at least one more: the first node that departs with either; -1. */
+static int32_t first_other(const fd_graph *graph, const fd_attribution *file, const fd_attribution *now) {
+    int32_t other = -1, n_gone = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        if (file->introduced[i].finding == FD_FOUND_NOTHING) continue;
+        if (now->introduced[i].finding == FD_FOUND_NOTHING)
+            n_gone++;
+        else if (other < 0)
+            other = i;
+    }
+    const bool first_gone = now->introduced[file->first.node].finding == FD_FOUND_NOTHING;
+    return first_gone && n_gone > 1 ? other : -1;
+}
+
+fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribution *of, char *to, size_t size,
+                            int32_t *other, fd_error *err) {
+    static const uint32_t types[] = {FD_F16, FD_BF16};
+    static const char *const classes[] = {"f32", "f16kv"};
+    int64_t n = 0;
+    to[0] = '\0';
+    *other = -1;
+    for (int32_t w = 0; w < how->graph->n_weight; w++) n += how->graph->weights[w].n_row * how->graph->weights[w].n_col;
+    if (!of->found || !has_coarse_factors(of->numerics) || n > MOST_HELD) return FD_OK;
+    for (size_t t = 0; t < sizeof types / sizeof *types && !to[0] && *other < 0; t++) {
+        converted held = {0};
+        fd_code code = convert_all(how->graph, types[t], &held, err);
+        for (size_t k = 0; k < sizeof classes / sizeof *classes && !to[0] && *other < 0 && code == FD_OK; k++) {
+            fd_attribution now = {0};
+            code = judge(how, held.graph, classes[k], &now, err);
+            if (code == FD_OK && !now.found && now.n_tensor > 0)
+                snprintf(to, size, "weights are held in %s, those of norms too",
+                         types[t] == FD_F16 ? "binary16" : "bfloat16");
+            if (code == FD_OK && now.found) *other = first_other(how->graph, of, &now);
+            fd_attribution_free(&now);
+        }
+        drop(&held);
+        FD_TRY(code);
+    }
+    return FD_OK;
+}

@@ -1,0 +1,75 @@
+/* Engines that convert the file's weights to 16 bits as they load them, norms' too, and compute in binary32: nobody can tell that from the
+ * way they are meant. A bug of such an engine stays one. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "compare/report/remarks.h"
+#include "model/weight_rows.h"
+#include "tests/compare/replay_bench.h"
+
+static float in_f16(float x) {
+    return fd_f16_to_f32(fd_f32_to_f16(x));
+}
+
+static float in_bf16(float x) {
+    return fd_bf16_to_f32(fd_f32_to_bf16(x));
+}
+
+/* data [n_weight]: what the copy's weights point to. */
+static fd_graph *converted(const bench *b, float (*to)(float), float **data) {
+    fd_graph *graph = graph_copy(b);
+    for (int32_t w = 0; w < graph->n_weight; w++) {
+        fd_weight *weight = &graph->weights[w];
+        float *rows = data[w] = malloc(sizeof *rows * (size_t)weight->n_row * (size_t)weight->n_col);
+        for (int64_t r = 0; r < weight->n_row; r++) fd_weight_row(weight, r, rows + r * weight->n_col);
+        for (int64_t i = 0; i < weight->n_row * weight->n_col; i++) rows[i] = to(rows[i]);
+        weight->dtype = FD_F32;
+        weight->data = rows;
+        weight->bytes = sizeof *rows * (size_t)weight->n_row * (size_t)weight->n_col;
+    }
+    return graph;
+}
+
+static void norm_off(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 1.01f;
+}
+
+static const struct {
+    const char *what, *tensors, *words;
+    float (*to)(float);
+} engines[] = {
+    {"binary16, everything recorded", "*", "weights are held in binary16", in_f16},
+    {"binary16, norms after an embedding that was not recorded", "*norm,*attn_k_rope,*gate,*up,*down",
+     "weights are held in binary16", in_f16},
+    {"bfloat16, everything recorded", "*", "weights are held in bfloat16", in_bf16},
+};
+
+Test(weight_type, weights_in_16_bits_are_the_engines_way) {
+    bench b = open_bench(models[0], (recording){0});
+    float **data = calloc((size_t)b.graph->n_weight, sizeof *data);
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
+        for (int bug = 0; bug < 2; bug++) {
+            fd_graph *graph = converted(&b, engines[i].to, data);
+            const int32_t node = fd_graph_find(graph, "blk.3.ffn_norm");
+            if (bug) graph->nodes[node].override = norm_off;
+            recording how = {.emulated = "f32", .numerics = "unknown", .tensors = engines[i].tensors};
+            fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+            char text[FD_REMARK_SIZE] = "";
+            bool said = false;
+            for (int32_t r = 0; r < v.reasons.n && !said; r++)
+                said = strstr(fd_reason_text(&v, r, text), engines[i].words) != NULL;
+            cr_expect_eq(v.status, bug ? FD_DIVERGED : FD_INCOMPLETE, "%s, bug %d: %s at %s in %s: %s", engines[i].what,
+                         bug, fd_verdict_status_name(v.status), v.divergence.node, v.replay.numerics, text);
+            if (bug && strcmp(engines[i].tensors, "*") == 0) /* through a layer the first class has room for it */
+                cr_expect_str_eq(v.divergence.node, "blk.3.ffn_norm", "%s: at %s", engines[i].what, v.divergence.node);
+            cr_expect_eq(said, !bug, "%s, bug %d: %s", engines[i].what, bug, text);
+            fd_verdict_free(&v);
+            for (int32_t w = 0; w < graph->n_weight; w++) free(data[w]);
+            fd_graph_free(graph);
+        }
+    free(data);
+    close_model(&b);
+}
