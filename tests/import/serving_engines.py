@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """serving_engines.py FORM REF.h5 OUT: the tensors of a trace as forward hooks on the modules of vLLM 0.32 leave them (vllm: on all modules), and SGLang
-0.5's --debug-tensor-dump-output-folder (sglang: on the leaves; mixed: of two requests in a batch).
+0.5's --debug-tensor-dump-output-folder (sglang: on the leaves; mixed: of two requests in a batch). gptj: vllm with a bug.
 
 Norms add: a layer gives a branch and the stream that it is to be added to. Q, K, V and gate, up are one array. Logits are the last token's.
 """
@@ -57,6 +57,20 @@ def vllm(calls, tokens, out):
     (out / "tokens.txt").write_text(", ".join(map(str, tokens)))
 
 
+def gptj(calls, tokens, out):
+    """A bug: is_neox_style=False for a model whose checkpoint pairs halves. The table as get_rope makes it, of binary32 throughout, 8 heads of 32."""
+    frequencies = np.float32(1) / np.float32(10000) ** (np.arange(0, 32, 2, dtype=np.float32) / np.float32(32))
+    table = np.arange(len(tokens), dtype=np.float32)[:, None] * frequencies
+    for leaves, _, _, first, count in calls:
+        cos, sin = (f(table[first : first + count])[:, None] for f in (np.cos, np.sin))
+        for name in [n for n in leaves if "rotary_emb" in n]:
+            qkv = leaves[f"{name.split('.rotary')[0]}.qkv_proj.0"]
+            x = (qkv[:, :256] if name.endswith("0") else qkv[:, 256:384]).reshape(count, -1, 32)
+            pairs = x[..., ::2] * cos - x[..., 1::2] * sin, x[..., 1::2] * cos + x[..., ::2] * sin
+            leaves[name] = np.stack(pairs, -1).reshape(count, -1)
+    vllm(calls, tokens, out)
+
+
 def sglang(calls, tokens, out, several=0):
     """A file a pass, in a rank's folder; a server's warm-up before it. The model writes its pass when it returns: what it returns and the logits come
     into the next one. All layers share rotary_emb, so that the last one's result is under every layer's name."""
@@ -88,4 +102,4 @@ if __name__ == "__main__":
         turns = f.attrs["arch"] == "llama"
     values, steps, ids = read(path)
     Path(into).mkdir()
-    {f.__name__: f for f in (vllm, sglang, mixed)}[form]([(*call(values, *s, turns), *s) for s in steps], ids.tolist(), Path(into))
+    {f.__name__: f for f in (vllm, gptj, sglang, mixed)}[form]([(*call(values, *s, turns), *s) for s in steps], ids.tolist(), Path(into))
