@@ -1,5 +1,5 @@
 /* Hooks of serving engines record every forward call, a server's warm-up too, and a module that all layers share under the names of all
- * of them (vLLM and SGLang have one rotary_emb), where the last call's result stays. */
+ * of them (vLLM and SGLang have one rotary_emb, and of some models one act_fn), where the last call's result stays. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,9 +79,14 @@ static fd_code keep_last_sequence(fd_source *source, bool *marked, fd_error *err
 
 /* "model.layers.3.self_attn.rotary_emb.1": where the layer's number stands; false: it is no such name. */
 static bool find_shared(const char *name, size_t *at, size_t *end, int32_t *layer) {
-    const char *found = strstr(name, "rotary_emb"), *rest = found ? found + 10 : NULL;
-    const char *digits = strstr(name, "layers.");
-    if (!found || !digits || digits > found || !(*rest == '\0' || *rest == '.' || *rest == ':')) return false;
+    static const char *const modules[] = {"rotary_emb", "act_fn"}; /* without weights of their own */
+    const char *found = NULL, *digits = strstr(name, "layers.");
+    for (size_t i = 0; i < sizeof modules / sizeof *modules && !found; i++) {
+        found = strstr(name, modules[i]);
+        const char *rest = found ? found + strlen(modules[i]) : "";
+        if (found && !(*rest == '\0' || *rest == '.' || *rest == ':')) found = NULL;
+    }
+    if (!found || !digits || digits > found) return false;
     digits += 7;
     size_t n = strspn(digits, "0123456789");
     if (n == 0 || n > 6 || digits[n] != '.') return false;
@@ -152,7 +157,7 @@ static fd_code leave_shared(fd_source *source, bool *marked, fd_error *err) {
     }
     if (n > 0)
         say(source,
-            "rotary_emb, but for the last layer's: all layers share the module, and its last call's result is kept");
+            "modules that all layers share (rotary_emb, act_fn), but for the last layer's, whose result is kept");
     drop(source, marked);
     return FD_OK;
 }
