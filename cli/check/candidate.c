@@ -257,8 +257,7 @@ static fd_code join_ranks(opening *o, fd_error *err) {
     FD_TRY(fd_cli_join_rank_dumps(o->input->path, &o->how, &o->source, err));
     const int32_t n_rank = fd_ranks_report_of(o->source)->n_rank;
     fprintf(stderr, "%s: dumps of %d ranks, put together (docs/mapping.md)\n", o->input->path, n_rank);
-    out->copies_differ = fd_cli_copies_differ(o->source);
-    if (out->copies_differ) FD_TRY(run_reference(o, err));
+    if ((out->copies_differ = fd_cli_copies_differ(o->source))) FD_TRY(run_reference(o, err));
     return fd_cli_judge_ranks(o->source, *o->ref, &out->ranks, &out->ranks_disagree, err);
 }
 
@@ -267,6 +266,7 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     if (fd_source_trace(o->source))
         FD_TRY(fd_cli_check_trace_model(o->reference->model, in->model_path, fd_source_trace(o->source), err));
     FD_TRY(read_options(o, err));
+    fd_cli_say_left_out(o->source);
     if (o->of_ranks) FD_TRY(fd_cli_join_rank_dumps(in->path, &o->how, &o->source, err));
     FD_TRY(find_steps(o, err));
     FD_TRY(say_tokens(o, err));

@@ -69,6 +69,11 @@ static void list_arrays(FILE *to, const char *what, const fd_source *source, con
     free(groups);
 }
 
+void fd_cli_say_left_out(const fd_source *source) {
+    const char *what = fd_source_left_out(source);
+    if (what) fprintf(stderr, "%s: left out: %s\n", fd_source_path(source), what);
+}
+
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
     list_arrays(to, "unmatched", plan->source, plan->unmatched, plan->n_unmatched);
     list_arrays(to, "unmatched weight", plan->weight_source, plan->unmatched_weights, plan->n_unmatched_weight);

@@ -36,7 +36,9 @@ void fd_reading_set_kind(const fd_unrounded *u, int32_t node, bool unrounded, fd
 /* Fills ->errors and ->left, of the readers that are asked about. */
 fd_code fd_reading_measure(fd_unrounded *u, fd_reading *reading, fd_error *err);
 
-/* The middle row's share, of the readers' rows or of those of `node` alone (-1: all); *n: of how many rows. */
+/* The middle row's share, of the readers' rows or of those of `node` alone (-1: all); *n: of how many rows. Rows that the reading leaves as they
+ * were say nothing of it, where others differ: the first layer's norm reads the embeddings, which a table rounds, and of two layers would be
+ * half of the readers. */
 double fd_reading_share(const fd_unrounded *u, const fd_row_errors *errors, int32_t node, int32_t *n);
 
 /* Of what an op leaves in squares, row by row, when it is replayed from other inputs. Where these are the ones that were read, a rounding

@@ -66,14 +66,21 @@ fd_code fd_reading_measure(fd_unrounded *u, fd_reading *r, fd_error *err) {
 }
 
 double fd_reading_share(const fd_unrounded *u, const fd_row_errors *errors, int32_t node, int32_t *n) {
+    int32_t n_same = 0;
     *n = 0;
     for (int32_t i = 0; i < u->o.graph->n_node; i++)
         for (int32_t p = 0; p < u->o.n_pos && u->kind[i] && (node < 0 || i == node); p++) {
             const fd_row_error *was = fd_row_errors_of(&u->recorded, i, p), *is = fd_row_errors_of(errors, i, p);
             if (!u->rows[p] || was->error < 0 || is->error < 0 || !(was->error > LEAST_OFF * was->size)) continue;
-            u->shares[(*n)++] = is->error / was->error;
+            if (is->error == was->error)
+                n_same++;
+            else
+                u->shares[(*n)++] = is->error / was->error;
         }
-    if (*n == 0) return 1;
+    if (*n == 0) {
+        *n = n_same;
+        return 1;
+    }
     qsort(u->shares, (size_t)*n, sizeof *u->shares, fd_order_doubles);
     return u->shares[*n / 2];
 }

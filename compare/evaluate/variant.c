@@ -92,12 +92,31 @@ bool fd_variant_equal(const fd_explain_request *request, const fd_node *node, co
     return true;
 }
 
+/* A slow pair is turned by a small angle, which binary32 has to far more bits than a large one, and may be the longest of its head. What
+ * takes the pairs for others turns it by a large one: all of a head by the largest error of an angle, times the longest pair. */
+static void widen_head(const fd_rope *rope, const float *y, const double *right, double *tau, int32_t n) {
+    const int32_t half = rope->n_rot / 2;
+    double angle = 0, longest = 0;
+    for (int32_t i = 0; i < half; i++) {
+        const int32_t a = rope->pairing == FD_ROPE_INTERLEAVED ? 2 * i : i;
+        const int32_t b = rope->pairing == FD_ROPE_INTERLEAVED ? a + 1 : i + half;
+        const double length = hypot((double)y[a], (double)y[b]);
+        if (!(length > 0 && isfinite(length))) continue;
+        angle = fmax(angle, fmax(right[a], right[b]) / length);
+        longest = fmax(longest, length);
+    }
+    for (int32_t i = 0; i < n; i++) tau[i] = fmax(tau[i], angle * longest);
+}
+
 void fd_variant_widen(const fd_explain_request *request, const fd_node *node, fd_variant *variant,
                       const fd_variant *unmodified) {
     int64_t n = request->args.n_pos * fd_node_row_stride(node, request->args.n_kv);
     if (node->op == FD_OP_TOP_K) return; /* a rank that is right leaves another choice no room */
     for (int64_t i = 0; variant->tau && i < n; i++)
         if (!(variant->tau[i] >= unmodified->tau[i])) variant->tau[i] = unmodified->tau[i];
+    const int32_t d = node->op == FD_OP_ROPE && node->n_dim == 2 ? node->shape[1] : 0;
+    for (int64_t at = 0; variant->tau && d > 0 && at < n; at += d)
+        widen_head(&node->rope, unmodified->rows + at, unmodified->tau + at, variant->tau + at, d);
 }
 
 int64_t fd_variant_evidence(const fd_explain_request *request, const fd_node *node, const float *output,

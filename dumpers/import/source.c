@@ -155,6 +155,7 @@ static fd_code put_in_order(fd_source *source, fd_error *err) {
             t[k].occurrence = (int32_t)(k - i + 1);
         for (; i < end; i++) t[i].n_same = t[end - 1].occurrence;
     }
+    if (!source->trace) FD_TRY(fd_source_leave_out(source, err));
     if (!source->trace) number_steps(source, own);
     return FD_OK;
 }
@@ -247,6 +248,10 @@ int64_t fd_source_elements(const fd_source_tensor *t) {
     int64_t n = 1;
     for (int i = 0; i < t->rank; i++) n *= t->shape[i];
     return n;
+}
+
+const char *fd_source_left_out(const fd_source *source) {
+    return source->left_out[0] ? source->left_out : NULL;
 }
 
 const char *fd_source_path(const fd_source *source) {

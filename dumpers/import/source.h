@@ -37,9 +37,11 @@ int32_t fd_source_n_step(const fd_source *source);
 /* The built-in map whose names it has: the trace's attribute `names`, "transformers" for the debugger's folder; else
  * NULL. */
 const char *fd_source_names(const fd_source *source);
+/* What was left out of it, in words; NULL: nothing. */
+const char *fd_source_left_out(const fd_source *source);
 /* The trace that it reads; NULL for files. Borrowed. */
 const fd_trace *fd_source_trace(const fd_source *source);
-/* An integer tensor named tokens, input_ids or inp_tokens…. */
+/* An integer tensor named tokens, input_ids, ….input_ids or inp_tokens…. */
 bool fd_source_is_tokens(const fd_source_tensor *tensor);
 /* A name that ends in .weight or .bias. */
 bool fd_source_is_weight(const char *name);

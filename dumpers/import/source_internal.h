@@ -1,5 +1,5 @@
 /* Shared by source.c (opening, order), source_tokens.c, source_files.c (files), source_folder.c (folders),
- * source_name.c (what a name says) and source_steps.c (what names together say). */
+ * source_name.c (what a name says), source_steps.c (what names together say) and source_served.c (what hooks of serving engines leave). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
@@ -39,8 +39,9 @@ struct fd_source {
     bool raw;          /* numbers without a header are taken: no other array is there */
     bool says_steps;   /* some name has a step in front: numbers at the ends of names are none */
     int32_t n_step;
-    fd_trace *trace; /* NULL: files */
-    bool by_rank;    /* names hold a rank, which goes to their end: "q-3:rank1" */
+    char left_out[200]; /* what fd_source_leave_out took away; "": nothing */
+    fd_trace *trace;    /* NULL: files */
+    bool by_rank;       /* names hold a rank, which goes to their end: "q-3:rank1" */
     int32_t n_rank;
     struct fd_ranks *ranks; /* tensors are put together from other sources' (import/ranks/); NULL; owned */
 };
@@ -55,6 +56,10 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
 /* Where every name ends in a number that counts calls or positions ("l0_q_3", "embd_pos3"), it becomes the step
  * (source_steps.c). */
 void fd_source_steps_of_ends(fd_source_tensor *tensors, size_t n);
+
+/* Takes away what a serving engine's hooks recorded of other sequences, and under the names of other layers; of sorted tensors
+ * (source_served.c). */
+fd_code fd_source_leave_out(fd_source *source, fd_error *err);
 
 enum { FD_SOURCE_MAX_STEPS = 1 << 20 };
 

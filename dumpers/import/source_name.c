@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dumpers/import/ranks/internal.h"
 #include "dumpers/import/source_internal.h"
 
 static bool digits(const char **at, int32_t *value) {
@@ -95,7 +96,11 @@ bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *ste
     *step = -1;
     *occurrence = 1;
     if (!key_values(name, out, size, step, occurrence)) {
-        name = skip_step(name, step);
+        char pass[1200];
+        if (strlen(name) + 8 >= sizeof pass) return false;
+        strcpy(pass, name);
+        fd_rename_pass(pass, sizeof pass);
+        name = skip_step(pass, step);
         if (strlen(name) >= size) return false;
         strcpy(out, name);
     }

@@ -44,7 +44,8 @@ bool fd_source_is_tokens(const fd_source_tensor *tensor) {
     const char *slash = strrchr(tensor->name, '/'),
                *name = slash ? slash + 1 : tensor->name; /* in an archive of a folder */
     return !fd_array_is_float(tensor->type) &&
-           (strcmp(name, "tokens") == 0 || strcmp(name, "input_ids") == 0 || strncmp(name, "inp_tokens", 10) == 0);
+           (strcmp(name, "tokens") == 0 || strcmp(name, "input_ids") == 0 || fd_ends_with(name, ".input_ids") ||
+            strncmp(name, "inp_tokens", 10) == 0);
 }
 
 bool fd_source_is_weight(const char *name) {

@@ -55,6 +55,8 @@ fd_code fd_joiner_leave_out_sums(fd_joiner *joiner);
 /* The name of its node or weight, without the layer. */
 const char *fd_joined_suffix(const fd_graph *graph, const fd_joined *joined);
 
+/* SGLang's hooks number forward passes: "Pass00003/NAME" becomes "step_3/NAME", in `name` [size], whatever folders stand before it. */
+void fd_rename_pass(char *name, size_t size);
 /* Takes the rank out of a name: "rank0/q-3", "TP1_PP0_Rank1_pid77/Pass00003/NAME", "sglang_dump_1763_1/…",
  * "step_0/model.norm/outputs_cuda_1", "…___rank=1___…". False where it has none. `out` [size] receives the rest. */
 bool fd_rank_of_name(const char *name, char *out, size_t size, int32_t *rank);

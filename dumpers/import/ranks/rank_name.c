@@ -10,15 +10,20 @@
 #include <string.h>
 
 #include "dumpers/import/ranks/internal.h"
+#include "dumpers/import/source_internal.h"
 
-static bool number_at(const char *text, const char **end, int32_t *value) {
+static bool number_below(const char *text, const char **end, int32_t *value, int32_t limit) {
     const char *at = text;
     int32_t number = 0;
-    for (; isdigit((unsigned char)*at) && at - text < 6; at++) number = 10 * number + (*at - '0');
-    if (at == text || number >= FD_MAX_RANKS) return false;
+    for (; isdigit((unsigned char)*at) && at - text < 8; at++) number = 10 * number + (*at - '0');
+    if (at == text || number >= limit) return false;
     *value = number;
     *end = at;
     return true;
+}
+
+static bool number_at(const char *text, const char **end, int32_t *value) {
+    return number_below(text, end, value, FD_MAX_RANKS);
 }
 
 /* A folder's name, from `text` to `end`. */
@@ -38,15 +43,24 @@ static bool rank_of_folder(const char *text, const char *end, int32_t *rank) {
     return false;
 }
 
-/* SGLang's hooks number forward passes. `name` has room for a byte more. */
-static void rename_pass(char *name) {
+/* SGLang's model writes its pass when it returns: what comes after it, its own output and the logits, is in the next pass's file. */
+static bool is_of_pass_before(const char *tensor) {
+    return strcmp(tensor, "model") == 0 || strcmp(tensor, "logits_processor") == 0;
+}
+
+void fd_rename_pass(char *name, size_t size) {
     char *folder = strstr(name, "Pass");
     if (!folder || (folder != name && folder[-1] != '/')) return;
-    char *digits = folder + 4, *after = digits + strspn(digits, "0123456789");
-    if (after == digits || *after != '/') return;
-    while (*digits == '0' && digits + 1 < after) digits++;
-    memmove(name + 5, digits, strlen(digits) + 1);
-    memcpy(name, "step_", 5);
+    char copy[1100];
+    const char *after;
+    int32_t pass = 0;
+    char *digits = folder + 4;
+    while (*digits == '0' && digits[1] != '/') digits++;
+    if (strlen(digits) >= sizeof copy || !number_below(digits, &after, &pass, FD_SOURCE_MAX_STEPS) || *after != '/')
+        return;
+    if (pass > 0) pass -= is_of_pass_before(after + 1);
+    strcpy(copy, after);
+    snprintf(name, size, "step_%d%s", pass, copy);
 }
 
 /* vLLM: the module's path, then which of its tensors. */
@@ -92,7 +106,7 @@ bool fd_rank_of_name(const char *name, char *out, size_t size, int32_t *rank) {
     }
     if (!found) return false;
     module_tensor(copy);
-    rename_pass(copy);
+    fd_rename_pass(copy, sizeof copy);
     strcpy(out, copy);
     return copy[0] != '\0';
 }
