@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compare/bounds/dot_inputs.h"
 #include "compare/describe.h"
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/replay/in_order.h"
@@ -192,7 +191,7 @@ static bool is_unrecorded(const search *s, int32_t i) {
 
 static fd_code find_followers(search *s, fd_error *err) {
     const fd_node *nodes = s->below.graph->nodes;
-    const bool blocks = fd_class_makes_blocks(s->below.o->numerics, s->below.graph);
+    const bool blocks = s->below.o->numerics->q8_activations;
     s->follows = calloc((size_t)s->below.graph->n_node + 1, sizeof *s->follows);
     if (!s->follows) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     for (int32_t i = 0; i < s->below.graph->n_node; i++) {
