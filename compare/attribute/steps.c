@@ -150,12 +150,12 @@ double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, 
     s.seen = calloc(2 * (size_t)graph->n_node, sizeof *s.seen);
     if (!s.seen) return 0; /* as if few had one: a suspect more */
     walk(&s, node);
+    /* what blocks of one layer leave and what those of the next do are independent */
+    s.widest[1] *= sqrt(fmax(1, n_layer_passed(&s)));
     for (int kind = 0; kind < 2; kind++)
         if (s.n[kind] > s.few[kind]) leave = fmax(leave, 2 * fmax(s.widest[kind], s.cache));
     /* and an element of the table that is the largest of its block takes the whole block over */
     if (s.table && 2 * s.widest[1] > leave) leave = 2 * s.widest[1];
-    /* what blocks of one layer leave and what those of the next do are independent */
-    if (s.widest[1] > 0) leave *= sqrt(fmax(1, n_layer_passed(&s)));
     free(s.seen);
     return leave;
 }

@@ -10,9 +10,9 @@
 /* Elements that are held in binary32: 4 GiB of them. */
 #define MOST_HELD (1ll << 30)
 
-/* By what engines round that multiply so; blocks of int8 have room for bfloat16. */
+/* By what engines round that multiply so; blocks of int8 have room for bfloat16. Tensors of 16 bits have room for such weights, and for bugs. */
 static bool has_coarse_factors(const fd_numerics_class *c) {
-    return !c->exact && (c->u_in > 0 || c->u_factor > 0 || c->q8_activations);
+    return !c->exact && c->u_out <= 0x1p-24 && (c->u_in > 0 || c->u_factor > 0 || c->q8_activations);
 }
 
 static float kept(uint32_t type, float x) {
