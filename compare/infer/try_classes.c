@@ -177,6 +177,12 @@ static bool has_room_alone(const search *s, const fd_class_case *own) {
     return other;
 }
 
+/* A prompt shows CUDA's classes by what an engine of 16-bit factors leaves as well, and such kernels multiply single rows otherwise: where
+ * two tensors' are outside, these may be that engine's. */
+static bool has_rows_of_another(const fd_class_case *c) {
+    return c->numerics->cuda_kernels && c->n_outside > 1 && c->n_alone_left > 0;
+}
+
 /* fd_jobs.take: false when no coarser class is worth trying. */
 static bool take_case(void *user, int32_t i) {
     search *s = user;
@@ -197,7 +203,7 @@ static bool take_case(void *user, int32_t i) {
     c->n++;
     if (c->n == 1) c->stored = fmax(c->stored, shown_roundoff(s->seen));
     bool sure = c->n == 1 || c->stored > 0x1p-24 || (!refuted && fd_case_shown(own));
-    s->explained |= fd_case_leaves_nothing(own) && fd_case_unexplained(own) == 0;
+    s->explained |= fd_case_leaves_nothing(own) && fd_case_unexplained(own) == 0 && !has_rows_of_another(own);
     /* of a few rows: single ones, which another class's kernels multiply otherwise */
     bool left = fd_class_leaves_nothing(own->numerics) && (own->n_rows_left > 0 || own->loses_to_steps);
     bool explains_all = own->n_beyond == 0 && own->n_outside == 0 && !left && own->numerics->u_out >= c->stored && sure;
