@@ -49,10 +49,19 @@ static bool may_be_one_step(const fd_graph *graph, const fd_attribution *of, con
 /* One value on the other side of a step makes a row odd, or two, and any small change may take it back. */
 enum { FEWEST_TO_NAME = 3 };
 
+/* An earlier suspect reads the same input: one value in it moves both. */
+static bool is_moved_with_another(const fd_graph *graph, const fd_attribution *of, int32_t node) {
+    bool any = false;
+    for (int32_t i = 0; i < node; i++)
+        any |= of->suspect[i].finding != FD_FOUND_NOTHING && graph->nodes[i].input[0] == graph->nodes[node].input[0];
+    return any;
+}
+
 static bool too_few_to_name(const fd_graph *graph, const fd_attribution *of, const fd_node_finding *first) {
     int32_t n_odd = 0;
     for (int32_t i = 0; i < graph->n_node; i++)
-        if (of->suspect[i].finding != FD_FOUND_NOTHING) n_odd += of->suspect[i].n_odd;
+        if (of->suspect[i].finding != FD_FOUND_NOTHING && !is_moved_with_another(graph, of, i))
+            n_odd += of->suspect[i].n_odd;
     return fd_class_rounds_to_steps(of->numerics) && first->usual <= 0 && n_odd < FEWEST_TO_NAME;
 }
 
