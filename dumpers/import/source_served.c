@@ -112,6 +112,7 @@ static fd_code same_values(const fd_source *source, size_t i, size_t k, bool *sa
     if (code == FD_OK) {
         const int64_t n = fd_source_elements(&source->tensors[i]);
         double *x = malloc(sizeof *x * (size_t)(2 * n + 1));
+        if (!x) code = fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
         *same = x && n > 0 && n == fd_source_elements(&source->tensors[k]);
         if (*same) {
             fd_array_fetch(&a.array, x);
