@@ -210,7 +210,6 @@ static bool names_layers(const stand *at) {
  * else of their size comes first by its length. Whatever they are of a layer, the bug is at the first of them or before it. */
 static fd_code take_outputs(search *s, stand *at) {
     fd_propose_choice *choices;
-    const fd_propose_choice *first;
     size_t n;
     stand taken = {0};
     FD_TRY(fd_propose_choices(at->text, &choices, &n, s->err));
@@ -219,7 +218,7 @@ static fd_code take_outputs(search *s, stand *at) {
         alone &= strcmp(choices[i].source, choices[0].source) == 0;
         wide |= strcmp(choices[i].node, "blk.{layer}.l_out") == 0;
     }
-    first = choices;
+    const fd_propose_choice *first = choices;
     fd_code code = alone && wide
                        ? attempt(s, at, &first, 1, "by elimination: of layers nothing else was recorded", &taken)
                        : FD_OK;

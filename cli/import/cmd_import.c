@@ -106,8 +106,7 @@ const struct argp fd_cmd_import_argp = {
     options,
     parse_import_option,
     "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
-    "Makes a trace of tensors that another engine dumped: a folder of .npy files or raw numbers, an .npz, .safetensors "
-    "or .pt file, a "
+    "Makes a trace of tensors that another engine dumped: a folder of .npy files or raw numbers, an .npz, .safetensors or .pt file, a "
     "folder of transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
     "Exit status: 0 every tensor has its node, 1 ranks contradict each other, 2 unusable input or usage, 3 some "
     "tensors are not named by the map (they are listed, and the trace is still written), or --map auto could not "

@@ -77,9 +77,13 @@ static bool affordable(const look *l) {
     return l->search->cost[l->node] <= MOST_SPENT_HERE;
 }
 
-static fd_code evaluate(const look *l, int32_t fault, int32_t node, fd_variant *bug, fd_error *err) {
+/* At one node; -1: wherever it concerns one. */
+static fd_hypothesis fault_at(int32_t fault, int32_t node) {
+    return (fd_hypothesis){.guess = FD_GUESS_FAULT, .fault = fault, .node = node, .layer = FD_ANY_LAYER};
+}
+
+static fd_code evaluate(const look *l, fd_hypothesis h, fd_variant *bug, fd_error *err) {
     const fd_explain_request *r = l->trial->all.request;
-    fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = fault, .node = node, .layer = FD_ANY_LAYER};
     FD_TRY(fd_evaluate(l->trial->all.bench, &h, l->node, false, bug, err));
     if (bug->state == FD_VARIANT_COMPUTED) l->search->cost[l->node] += r->products * r->args.n_pos;
     return FD_OK;
@@ -116,7 +120,7 @@ static fd_code take_norm_weights_away(look *l, fd_error *err) {
     const int64_t first = r->n_unjudged * (l->n / r->args.n_pos);
     fd_variant held = {0};
     if (l->search->binary32 || !(u >= 0x1p-11)) return FD_OK;
-    fd_code code = evaluate(l, fd_fault_find(name), -1, &held, err);
+    fd_code code = evaluate(l, fault_at(fd_fault_find(name), -1), &held, err);
     const bool is_less = code == FD_OK && held.state == FD_VARIANT_COMPUTED &&
                          apart(r->output, held.rows, first, l->n) < apart(r->output, plain, first, l->n);
     if (is_less) {
@@ -148,11 +152,11 @@ static fd_code look_along_table(look *l, fd_error *err) {
     const bool room_for_weights = through_a_product(l);
     if (s->binary32 && fd_trial_many_layers(l->trial)) return FD_OK;
     for (int32_t i = 0; i < s->n_fault && affordable(l); i++) {
-        const fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = i, .node = -1, .layer = FD_ANY_LAYER};
+        const fd_hypothesis h = fault_at(i, -1);
         fd_variant bug = {0};
         bool by_steps = false;
         if (fd_fault_at(i)->u_in > 0 || (rewrites_weights(fd_fault_at(i)) && !room_for_weights)) continue;
-        fd_code code = evaluate(l, i, -1, &bug, err);
+        fd_code code = evaluate(l, h, &bug, err);
         const bool changes = code == FD_OK && bug.state == FD_VARIANT_COMPUTED;
         if (changes) code = fd_trial_turns_steps_alone(l->trial, &h, &by_steps, err);
         if (changes && code == FD_OK && !by_steps) add_rows(l, &bug, i);
@@ -173,7 +177,7 @@ static fd_code add_norm(look *l, int32_t fault, const fd_node *norm, fd_error *e
     const fd_below_search *s = l->search;
     const float *plain = l->trial->all.plain.rows;
     fd_variant bug = {0};
-    fd_code code = evaluate(l, fault, norm->id, &bug, err);
+    fd_code code = evaluate(l, fault_at(fault, norm->id), &bug, err);
     for (int32_t b = s->n_fault; b < s->n_bug && code == FD_OK && bug.state == FD_VARIANT_COMPUTED; b++) {
         if (s->bugs[b].fault != fault || !concerns(s, &s->bugs[b], norm)) continue;
         if (!l->sum[b]) l->sum[b] = calloc((size_t)l->n, sizeof *l->sum[b]);

@@ -5,15 +5,19 @@
 
 #include "dumpers/import/plan_internal.h"
 
+enum { MOST_VOTES = 16 }; /* different answers */
+
+typedef struct vote_count {
+    int32_t n;     /* arrays */
+    int32_t n_fit; /* of those, the ones whose rows then have as many elements as a row of the model */
+    bool guess;    /* steps in front that were not recorded have what is left */
+} vote_count;
+
 typedef struct votes {
-    int32_t *sizes; /* [n_vote room, n_step] */
-    int32_t *n_of;  /* [n_vote room] */
-    int32_t *n_fit; /* [n_vote room]: of arrays whose rows then have as many elements as a row of the model */
-    bool *guess;    /* [n_vote room]: steps in front that were not recorded have what is left */
+    int32_t *sizes; /* [MOST_VOTES + 1, n_step]; owned */
+    vote_count of[MOST_VOTES + 1];
     int32_t n;
 } votes;
-
-enum { MOST_VOTES = 16 }; /* different answers */
 
 static int by_name_and_step(const void *a, const void *b) {
     const fd_source_tensor *x = *(const fd_source_tensor *const *)a, *y = *(const fd_source_tensor *const *)b;
@@ -32,9 +36,9 @@ static void vote(votes *v, const int32_t *sizes, int32_t n_step, bool fit, bool 
         at++;
     if (at == MOST_VOTES) return;
     if (at == v->n) memcpy(v->sizes + (size_t)v->n++ * (size_t)n_step, sizes, sizeof *sizes * (size_t)n_step);
-    v->n_of[at]++;
-    v->n_fit[at] += fit;
-    v->guess[at] = guess;
+    v->of[at].n++;
+    v->of[at].n_fit += fit;
+    v->of[at].guess = guess;
 }
 
 /* Of the `left` tokens those of the steps that were not recorded: one each, the first of them the rest. */
@@ -116,11 +120,8 @@ fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, f
     const fd_source *source = p->plan->source;
     size_t n = fd_source_count(source), n_step = (size_t)p->plan->n_step;
     const fd_source_tensor **order = malloc(sizeof *order * (n + 1));
-    votes v = {.sizes = malloc(sizeof *v.sizes * (MOST_VOTES + 1) * n_step),
-               .n_of = calloc(MOST_VOTES + 1, sizeof *v.n_of),
-               .n_fit = calloc(MOST_VOTES + 1, sizeof *v.n_fit),
-               .guess = calloc(MOST_VOTES + 1, sizeof *v.guess)};
-    bool room = order && v.sizes && v.n_of && v.n_fit && v.guess;
+    votes v = {.sizes = malloc(sizeof *v.sizes * (MOST_VOTES + 1) * n_step)};
+    bool room = order && v.sizes;
     for (size_t i = 0; i < n && room; i++) order[i] = fd_source_at(source, i);
     if (room) qsort(order, n, sizeof *order, by_name_and_step);
     int32_t n_name = 0, n_one_row = 0;
@@ -134,17 +135,15 @@ fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, f
     }
     int32_t best = 0;
     for (int32_t k = 1; k < v.n; k++)
-        if (v.n_fit[k] > v.n_fit[best] || (v.n_fit[k] == v.n_fit[best] && v.n_of[k] > v.n_of[best])) best = k;
+        if (v.of[k].n_fit > v.of[best].n_fit || (v.of[k].n_fit == v.of[best].n_fit && v.of[k].n > v.of[best].n))
+            best = k;
     for (size_t s = 0; s < n_step; s++) sizes[s] = -1;
     /* heads may add up by chance: where steps are missing, most names have to say it */
-    bool agreed = v.n > 0 && (n_recorded == p->plan->n_step || 2 * v.n_of[best] > n_name);
+    bool agreed = v.n > 0 && (n_recorded == p->plan->n_step || 2 * v.of[best].n > n_name);
     /* the last token's rows alone say nothing, and heads of attention may be as many as the tokens of a step */
-    agreed &= n_recorded < p->plan->n_step || v.n_fit[best] >= n_one_row || n_recorded == p->plan->n_token;
+    agreed &= n_recorded < p->plan->n_step || v.of[best].n_fit >= n_one_row || n_recorded == p->plan->n_token;
     if (room && agreed) memcpy(sizes, v.sizes + (size_t)best * n_step, sizeof *sizes * n_step);
-    p->plan->guessed_steps |= room && agreed && v.guess[best];
-    free(v.guess);
-    free(v.n_fit);
-    free(v.n_of);
+    p->plan->guessed_steps |= room && agreed && v.of[best].guess;
     free(v.sizes);
     free(order);
     return room ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "import: out of memory");
