@@ -27,7 +27,8 @@ typedef struct fd_comparison {
     fd_explanation first; /* of the candidate's first finding, `explained` when it was asked for */
     int32_t explained_node, explained_pos;
     bool explained;
-    bool own_ways; /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
+    fd_hypothesis likely; /* by it the candidate's class was found; of FD_GUESS_NONE: it was not found so */
+    bool own_ways;        /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } fd_comparison;
 
 /* Of one side, the other giving what its inputs had brought along; without a class. Borrows from the comparison. */

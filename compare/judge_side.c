@@ -8,6 +8,7 @@
 #include "compare/attribute/unrounded.h"
 #include "compare/attribute/z_map.h"
 #include "compare/class/by_bug.h"
+#include "compare/class/by_repetition.h"
 #include "compare/class/fused_class.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/dump/misrecorded.h"
@@ -194,6 +195,28 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     return attribute_side(c, FD_CANDIDATE, rival, &unused, out, err);
 }
 
+/* Where a bug moves all rows, none of them shows the class. Then the class and the bug are found together, or neither is. */
+static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
+    fd_class_evidence *evidence = &class_->evidence;
+    fd_explanation e = {0};
+    const fd_numerics_class *shown;
+    if (class_->source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
+    const fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
+    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    if (e.named) return FD_OK;
+    FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
+    if (!shown) return FD_OK;
+    c->explained = false;
+    evidence->kind = FD_EVIDENCE_BUG;
+    evidence->outside = true;
+    evidence->undecided = false;
+    snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
+    snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);
+    forget_attribution(c, FD_CANDIDATE, out);
+    fd_judged_class unused;
+    return attribute_side(c, FD_CANDIDATE, shown, &unused, out, err);
+}
+
 /* An inferred class was chosen by what it leaves of a sample. */
 static fd_code suspect_large_errors(const fd_comparison *c, const fd_judged_class *class_, fd_attribution *out,
                                     fd_error *err) {
@@ -207,6 +230,7 @@ fd_code fd_judge_candidate(fd_comparison *c, fd_judged_class *class_, fd_attribu
     FD_TRY(note_16_bit_tensors(c, out, err));
     FD_TRY(leave_misrecorded_out(c, class_, out, err));
     FD_TRY(yield_to_rival(c, class_, out, err));
+    FD_TRY(judge_by_repetition(c, class_, out, err));
     return suspect_large_errors(c, class_, out, err);
 }
 

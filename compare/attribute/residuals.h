@@ -21,7 +21,7 @@
 
 /* A row is odd where more is left than binary32 leaves of a layer (10^-7 measured, 10^-6 of a deep model's logits) and of
  * RoPE's angles, which engines round to binary32: by 2^-24 of the position, four times allowed. */
-#define FD_RESIDUAL_ODD    0x1p-16
+#define FD_RESIDUAL_ODD    FD_LAST_BITS
 #define FD_RESIDUAL_TURN   0x1p-22
 #define FD_RESIDUAL_CHANCE 1e-4
 #define FD_RESIDUAL_MUCH   32.0f   /* of what is odd: more than one value of binary16 leaves (residuals.c) */

@@ -151,6 +151,7 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
         if (!h) ask_few = question(&few, node);
         if (ask_few.output) ask.few = &ask_few;
         ask.table_alone = o.table_alone;
+        ask.likely = o.likely;
         ask.without = o.without;
         ask.n_without = o.n_without;
         ask.departing_alone = most > 0;

@@ -28,6 +28,7 @@ typedef struct fd_diagnose_options {
     int32_t rows_alone; /* of fd_diagnose_fits: in so many rows from the finding's on; 0: in all that are asked about */
     bool row_before;    /* of fd_diagnose_fits: the row before them is computed as well, as it should be */
     bool table_alone;   /* the table of faults, without guesses beside it */
+    const fd_hypothesis *likely;  /* tried before all others; NULL: none */
     const fd_hypothesis *without; /* [n_without] refuted by other steps, not to be tried again */
     int32_t n_without;
 } fd_diagnose_options;

@@ -39,6 +39,7 @@ typedef struct fd_explain_request {
     int32_t n_tokens_before;      /* tokens of earlier positions that stand before args.tokens[0] */
     int32_t n_tokens_after;       /* and of later ones, behind the last row's */
     int32_t n_prompt;             /* positions before the run's first step of one row */
+    const fd_hypothesis *likely;  /* tried before all others; NULL: none */
     const fd_hypothesis *without; /* [n_without] refuted: not to be tried */
     int32_t n_without;
     bool table_alone;     /* no guesses */
@@ -56,6 +57,7 @@ typedef struct fd_explain_fit {
     char at[64];              /* the unrecorded node where it does; "": the node asked about, or several */
     double z;                 /* largest */
     double rms;               /* root mean square of |c − v|, in bounds of the op as it should be */
+    int32_t n_repeated;       /* rows that it gives to their last bits, and the op as it should be does not */
     int32_t n_row_beyond;     /* positions in which the root of the mean square of z is > 1 */
     double ulp;               /* worst element in units in the last place; +Inf where one alone is NaN or infinite */
     int64_t n_beyond;         /* elements beyond τ */

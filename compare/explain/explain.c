@@ -63,6 +63,7 @@ static const struct way {
     {fd_refute_half_pairs, ALWAYS},
     {fd_refute_by_readers, ALWAYS},
     {fd_guess_elements, UNNAMED | GUESS},
+    {fd_try_faults_at_kinds, UNNAMED | GUESS | MANY},
     {fd_try_faults_in_parts, ONE | WIDE},
     {try_op_left_out, ALWAYS},
     {fd_refute_half_pairs, ALWAYS},
@@ -113,6 +114,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (fd_trial_fits(t) || is_part_of_cache_step(t->all.request)) return FD_OK;
     FD_TRY(fd_try_faults_from_position(t, err));
     if (fd_trial_fits(t)) return FD_OK;
+    if (t->all.request->likely) FD_TRY(fd_trial_try(t, t->all.request->likely, err));
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (!is_left_out(t, ways[i].when)) FD_TRY(ways[i].try_it(t, err));
     return FD_OK;

@@ -6,7 +6,7 @@
 
 /* Fewer finite elements that only the fault explains are no evidence: NaN alone says nothing of how it came about,
  * and a few roundings may be chance. */
-enum { FD_MAX_REMAINING = 8, FD_MIN_EVIDENCE = 8 };
+enum { FD_MAX_REMAINING = 8, FD_MIN_EVIDENCE = 8, FD_MAX_NEAREST = 24 };
 
 /* Why nothing is named. */
 typedef enum fd_unnamed {
@@ -30,6 +30,12 @@ typedef enum fd_tells_apart {
     FD_TELLS_SPAN,           /* the nodes from `other` to `node` */
 } fd_tells_apart;
 
+/* What was tried through several layers and came nearest, whether it explains anything or not. */
+typedef struct fd_nearest {
+    fd_hypothesis h;
+    double left; /* of few rows, beside what the op as it should be leaves of them */
+} fd_nearest;
+
 typedef struct fd_explanation {
     bool named;
     fd_explain_fit remaining[FD_MAX_REMAINING]; /* named: the fault, and its equivalents after it; else all that are not
@@ -38,7 +44,9 @@ typedef struct fd_explanation {
     int32_t n_remaining;       /* may exceed FD_MAX_REMAINING: only the first ones are kept */
     fd_explain_fit unmodified; /* the op as it should be */
     fd_explain_fit runner_up;  /* the best of the others */
-    int32_t n_judged;          /* rows that were asked about */
+    fd_nearest nearest[FD_MAX_NEAREST]; /* the nearest first */
+    int32_t n_nearest;
+    int32_t n_judged;    /* rows that were asked about */
     int32_t n_departing; /* rows that depart one after another, from the first on, of those that were asked about */
     int32_t
         rows_alone; /* named in so many rows, the departing ones alone, while others of the step are right; 0: in all */

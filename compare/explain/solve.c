@@ -114,6 +114,7 @@ static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double leas
         if (!power && !(fabs(simple[i] - best) <= (is_round ? NEAR_ROUND : NEAR) * fabs(best))) continue;
         if (is_disguise(t, &h, simple[i], right)) continue;
         FD_TRY(distance_at(t, &h, simple[i], &distance, err));
+        fd_trial_note_near(t, &h, distance / t->few_left); /* in another class it may be the one */
         if (!does_as_well(t, simple[i], best, distance, least, is_round)) continue;
         FD_TRY(fd_trial_try(t, &h, err));
         *found = fd_trial_fits(t);

@@ -18,18 +18,6 @@ enum { FEWEST_OF_MIDDLE = 3 };
 #define NEAR_ONE        4.0
 #define NEXT_TO_NOTHING 0.006
 
-/* Some ten seconds of two cores. */
-#define MOST_SPENT 0x1.8p34
-
-bool fd_trial_exhausted(const fd_trial *t) {
-    double most = t->all.request->most_spent;
-    return t->spent > (most > 0 ? most : MOST_SPENT);
-}
-
-static void spend(fd_trial *t, const fd_explain_request *on, double times) {
-    t->spent += times * on->products * (on->args.n_pos - on->n_unjudged);
-}
-
 /* What is rounded anyway cannot be told from what a bug rounds as much: factors of products, or tensors. */
 static bool rounds_as_much(const fd_numerics_class *class_, const fd_hypothesis *h) {
     if (h->guess != FD_GUESS_FAULT || !class_) return false;
@@ -46,6 +34,13 @@ static bool is_no_factor(const fd_numerics_class *c, const fd_hypothesis *h) {
     double u = fmax(fmax(fmax(c->u_in, c->u_attn), fmax(c->u_kv, c->u_out)), fmax(c->u_op, 0x1p-24));
     u = fd_class_leaves_nothing(c) ? 0x1p-24 : u; /* its coarser roundings are repeated */
     return fabs(h->value - 1) <= NEAR_ONE * u;
+}
+
+/* Then what explains rows to their last bits is no chance: a change of a millionth moves some of the thousands of values on the way to other
+ * steps, and these move the row by a thousandth or more. */
+static bool repeats_roundings(const fd_trial *t) {
+    const fd_explain_request *r = t->all.request;
+    return r->numerics && fd_class_rounds_to_steps(r->numerics) && fd_trial_many_layers(t);
 }
 
 static bool has_middle(const fd_trial *t) {
@@ -96,6 +91,7 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
     const fd_explain_request *r = t->all.request;
     fd_explain_fit fit = fd_variant_fit(r, r->args.node, variant, r->output);
     fit.rms = left_of_rows(t, variant);
+    fit.n_repeated = repeats_roundings(t) ? fd_trial_repeated_rows(&t->all, variant) : 0;
     fit.hypothesis = *h;
     snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
     fd_hypothesis_summary(h, r->args.graph, fit.summary, sizeof fit.summary);
@@ -135,7 +131,7 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
     const fd_trial_rows *rows = ahead ? &t->all : &t->few;
     FD_TRY(fd_evaluate(rows->bench, h, rows->request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t, rows->request, 1);
+        fd_trial_spend(t, rows->request, h, 1);
         const fd_op_args *args = &rows->request->args;
         int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
         double own = fd_root_mean_square(v.rows, n), plain = fd_root_mean_square(rows->plain.rows, n), largest, mean;
@@ -143,6 +139,8 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
         *yes = !(largest <= FAR_BEYOND * fmax(1, plain > 0 ? own / plain : 1));
         /* through a span every small change is near a small error; one that explains it takes most of it away */
         if (t->n_span > 1 && !(ahead ? mean < t->all_left : mean <= t->few_left / 2)) *yes = true;
+        fd_trial_note_near(t, h, mean / (ahead ? t->all_left : t->few_left));
+        if (repeats_roundings(t) && fd_trial_repeated_rows(rows, &v) > 0) *yes = false;
     }
     fd_variant_free(&v);
     return FD_OK;
@@ -164,7 +162,7 @@ fd_code fd_trial_distance(fd_trial *t, const fd_trial_rows *rows, const fd_hypot
     *distance = INFINITY;
     FD_TRY(fd_evaluate(rows->bench, &h, rows->request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
-        spend(t, rows->request, 1);
+        fd_trial_spend(t, rows->request, &h, 1);
         *distance = fd_trial_left(rows, &v);
     }
     fd_variant_free(&v);
@@ -209,18 +207,18 @@ static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *e
         return FD_OK;
     }
     t->out->n_tried++;
-    if (t->n_span > 1) spend(t, r, 4); /* its bounds, and samples of its roundings */
+    if (t->n_span > 1) fd_trial_spend(t, r, h, 4); /* its bounds, and samples of its roundings */
     if (fd_variant_equal(r, node, &c.variant, &t->all.plain)) {
         t->out->n_without_effect++;
         fd_variant_free(&c.variant);
         return FD_OK;
     }
     if (c.variant.overridden) fd_variant_widen(r, node, &c.variant, &t->all.plain);
-    if (t->n_span > 1 && says_nothing(r, &c.variant, t->all.plain.rows)) {
+    c.fit = fd_trial_fit(t, h, &c.variant);
+    if (t->n_span > 1 && c.fit.n_repeated == 0 && says_nothing(r, &c.variant, t->all.plain.rows)) {
         fd_variant_free(&c.variant);
         return FD_OK;
     }
-    c.fit = fd_trial_fit(t, h, &c.variant);
     bool steps_alone = false;
     fd_code code = fd_fit_clearly_beyond(&c.fit) ? FD_OK : fd_trial_turns_steps_alone(t, h, &steps_alone, err);
     if (code != FD_OK) {
@@ -236,7 +234,7 @@ static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *e
     return FD_OK;
 }
 
-static int32_t first_layer(const fd_trial *t) {
+int32_t fd_trial_first_layer(const fd_trial *t) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     for (int32_t i = 0; i < t->n_span; i++)
         if (nodes[t->span[i]].layer >= 0) return nodes[t->span[i]].layer;
@@ -249,7 +247,7 @@ static bool may_be_everywhere(const fd_trial *t, const fd_hypothesis *h) {
     const bool of_other = h->guess == FD_GUESS_WEIGHT || h->guess == FD_GUESS_INPUT || h->guess == FD_GUESS_COPY ||
                           h->guess == FD_GUESS_OWN || (h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_OF);
     return h->node >= 0 && !of_other && fd_trial_many_layers(t) && nodes[h->node].layer >= 0 &&
-           nodes[h->node].layer == first_layer(t);
+           nodes[h->node].layer == fd_trial_first_layer(t);
 }
 
 fd_code fd_trial_try(fd_trial *t, const fd_hypothesis *h, fd_error *err) {

@@ -54,6 +54,7 @@ void fd_trial_drop(fd_trial *trial, int32_t contender);
 
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);
+int32_t fd_trial_first_layer(const fd_trial *trial); /* -1: it has none */
 /* More than the table is asked for, and there are rows to solve numbers on. */
 bool fd_trial_may_guess(const fd_trial *trial);
 
@@ -64,8 +65,10 @@ int32_t fd_trial_heads_of(const fd_trial *trial, const fd_node *node);
  * itself? */
 bool fd_trial_alone(const fd_trial *trial);
 
-/* So much was tried that a person would wait too long for more. Then nothing more is tried. */
+/* trial_cost.c. So much was tried that a person would wait too long for more: then nothing more is tried. What trying `h` on those rows costs, so
+ * many times, is added to it. */
 bool fd_trial_exhausted(const fd_trial *trial);
+void fd_trial_spend(fd_trial *trial, const fd_explain_request *on, const fd_hypothesis *h, double times);
 
 /* By other steps: not to be tried. */
 bool fd_trial_is_refuted(const fd_trial *trial, const fd_hypothesis *h);
@@ -76,6 +79,7 @@ bool fd_trial_fits(const fd_trial *trial);
 /* Does `a` leave so much less than `b` that chance cannot have done it? Bounds say how far rounding may go, which through
  * many ops is further than it goes: errors of rounding are many and unordered, so an explanation that takes most of them
  * away, over hundreds of elements, is no rounding however small they are. */
+enum { FD_FEWEST_REPEATED = 2 }; /* rows to their last bits; one may be spared by a bug */
 bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b);
 
 /* z ≤ 1; through a span, whose bounds are sampled, a little more where little is left of the residual. */
@@ -86,6 +90,8 @@ bool fd_trial_is_fit(const fd_trial *trial, const fd_explain_fit *fit);
 fd_code fd_trial_distance(fd_trial *trial, const fd_trial_rows *rows, const fd_hypothesis *h, double *distance,
                           fd_error *err);
 
+/* Of what was tried, the nearest are kept (explanation.h). left: of few rows, beside what the op as it should be leaves of them. */
+void fd_trial_note_near(fd_trial *trial, const fd_hypothesis *h, double left);
 void fd_trial_note_runner_up(fd_trial *trial, const fd_explain_fit *fit);
 fd_explain_fit fd_trial_fit(const fd_trial *trial, const fd_hypothesis *h, const fd_variant *variant);
 

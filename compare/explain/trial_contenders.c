@@ -12,8 +12,12 @@
 #define LITTLE_LEFT    100.0
 #define MOST_Z_OF_SPAN 4.0
 
+static bool repeats(const fd_explain_fit *fit) {
+    return fit->n_repeated >= FD_FEWEST_REPEATED;
+}
+
 bool fd_fit_decides(const fd_explain_fit *a, const fd_explain_fit *b) {
-    return a->rms * DECIDES < b->rms;
+    return repeats(a) != repeats(b) ? repeats(a) : a->rms * DECIDES < b->rms;
 }
 
 bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
@@ -21,7 +25,7 @@ bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
     if (t->n_span == 1)
         return t->all.request->numerics && fit->z <= MOST_Z_OF_SPAN &&
                fit->rms * DECIDES_ALONE < t->out->unmodified.rms;
-    return fit->z <= MOST_Z_OF_SPAN && fit->rms * DECIDES_BEYOND < t->out->unmodified.rms;
+    return fit->z <= MOST_Z_OF_SPAN && (repeats(fit) || fit->rms * DECIDES_BEYOND < t->out->unmodified.rms);
 }
 
 /* Bytes of a weight that are read otherwise: F16 read as BF16 is as good as zero, and a branch of zeros as one that is not added. */
@@ -44,6 +48,17 @@ static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
 void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {
     fd_explain_fit *kept = &t->out->runner_up;
     if (!kept->name[0] || better(fit, kept)) *kept = *fit;
+}
+
+void fd_trial_note_near(fd_trial *t, const fd_hypothesis *h, double left) {
+    fd_explanation *out = t->out;
+    if (!(left < 1) || !fd_trial_many_layers(t)) return;
+    for (int32_t i = 0; i < out->n_nearest; i++)
+        if (fd_hypothesis_same(&out->nearest[i].h, h)) return;
+    int32_t at = out->n_nearest < FD_MAX_NEAREST ? out->n_nearest++ : FD_MAX_NEAREST - 1;
+    if (at == FD_MAX_NEAREST - 1 && !(left < out->nearest[at].left) && out->nearest[at].left > 0) return;
+    for (; at > 0 && left < out->nearest[at - 1].left; at--) out->nearest[at] = out->nearest[at - 1];
+    out->nearest[at] = (fd_nearest){*h, left};
 }
 
 /* The same number with another value: the better one stands for both, for near it all values are nearly right. */
@@ -96,7 +111,8 @@ bool fd_trial_fits(const fd_trial *t) {
     if (t->n == 0) return false;
     const fd_explain_fit *best = &t->contenders[0].fit;
     /* a loose fit may have a better one after it */
-    if (!(best->z <= 1.0) && !(fd_trial_is_fit(t, best) && best->rms * LITTLE_LEFT < t->out->unmodified.rms))
+    if (!(best->z <= 1.0) &&
+        !(fd_trial_is_fit(t, best) && (repeats(best) || best->rms * LITTLE_LEFT < t->out->unmodified.rms)))
         return false;
     return !t->all.request->numerics || fd_fit_decides(&t->contenders[0].fit, &t->out->unmodified);
 }

@@ -83,6 +83,26 @@ double fd_trial_change_of_row(const fd_trial_rows *rows, const float *of, int32_
     return sqrt(change);
 }
 
+/* √Σ(c − v)² / √Σv² of a row; +Inf where a value is not finite. */
+static double left_of_size(const fd_trial_rows *rows, const fd_variant *v, int32_t row) {
+    const int64_t stride = fd_node_row_stride(rows->request->args.node, rows->request->args.n_kv), first = row * stride;
+    double left = 0, size = 0;
+    for (int64_t i = first; i < first + stride; i++) {
+        const double x = (double)v->rows[i], off = (double)rows->request->output[i] - x;
+        left += off * off;
+        size += x * x;
+    }
+    return left < INFINITY && size > 0 ? sqrt(left / size) : INFINITY;
+}
+
+int32_t fd_trial_repeated_rows(const fd_trial_rows *rows, const fd_variant *v) {
+    int32_t n = 0;
+    for (int32_t p = rows->request->n_unjudged; p < rows->request->args.n_pos; p++)
+        n += left_of_size(rows, v, p) <= FD_LAST_BITS &&
+             left_of_size(rows, &rows->plain, p) >= FD_FAR_FROM_LAST_BITS * FD_LAST_BITS;
+    return n;
+}
+
 /* Rows from the first that departs on, one after another, that are not the op's as it should be. */
 int32_t fd_trial_departing_rows(const fd_trial_rows *rows) {
     const fd_explain_request *r = rows->request;

@@ -22,6 +22,9 @@ double fd_trial_left_of_row(const fd_trial_rows *rows, const fd_variant *v, int3
 /* √Σ(x − plain)² of a row of `of`, laid out as the node's rows. */
 double fd_trial_change_of_row(const fd_trial_rows *rows, const float *of, int32_t row);
 
+/* Rows that `v` gives to their last bits, of those of which the op as it should be leaves far more. */
+int32_t fd_trial_repeated_rows(const fd_trial_rows *rows, const fd_variant *v);
+
 /* Rows from the first that departs on, one after another, that are not the op's as it should be; and the heads in which the node
  * departs, where these are some of them, else 0. */
 int32_t fd_trial_departing_rows(const fd_trial_rows *rows);

@@ -1,5 +1,6 @@
 #include "compare/explain/try_faults.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "compare/explain/guesses.h"
@@ -51,6 +52,42 @@ fd_code fd_try_faults_in_parts(fd_trial *t, fd_error *err) {
             FD_TRY(try_table(t, -1, done = layer, err));
     }
     return fd_trial_many_layers(t) ? FD_OK : of_readers(t, err);
+}
+
+/* Nodes of the layer that the fault concerns: *n of them, to[] [n_span]. */
+static fd_code concerned(const fd_trial *t, int32_t layer, int32_t fault, int32_t *to, int32_t *n, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    *n = 0;
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &graph->nodes[t->span[i]];
+        const fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = fault, .node = node->id, .layer = FD_ANY_LAYER};
+        fd_faulty_node edited;
+        bool yes = false;
+        if (node->layer != layer) continue;
+        FD_TRY(fd_hypothesis_edit(&h, graph, node, &edited, &yes, err));
+        fd_faulty_node_free(&edited);
+        if (yes) to[(*n)++] = node->id;
+    }
+    return FD_OK;
+}
+
+/* A wrong line in an engine's code is a bug in one kind of node, attn_norm of every layer. */
+fd_code fd_try_faults_at_kinds(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    int32_t n, *nodes = malloc(sizeof *nodes * (size_t)t->n_span);
+    if (!nodes) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    fd_code code = FD_OK;
+    for (int32_t f = 0; f < fd_fault_count() && code == FD_OK && !fd_trial_exhausted(t); f++) {
+        if (is_of_whole_batch(t, fd_fault_at(f))) continue;
+        code = concerned(t, fd_trial_first_layer(t), f, nodes, &n, err);
+        for (int32_t i = 0; i < n && n > 1 && code == FD_OK; i++) {
+            const fd_hypothesis one = {.guess = FD_GUESS_FAULT, .fault = f, .node = nodes[i], .layer = FD_ANY_LAYER};
+            const fd_hypothesis every = fd_hypothesis_everywhere(&one, graph);
+            code = fd_trial_try(t, &every, err);
+        }
+    }
+    free(nodes);
+    return code;
 }
 
 fd_code fd_try_faults_at_nodes(fd_trial *t, fd_error *err) {

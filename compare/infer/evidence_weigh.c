@@ -195,12 +195,9 @@ static double left_of(const fd_class_case *c, int32_t node, double *remains) {
     return fd_residual_median(left, n_slot);
 }
 
-/* What binary32 leaves of a layer, where the finest class leaves so many times that. */
-#define FAR_MORE 64.0f
-
 static bool is_repeated(const fd_evidence_row *row, const fd_evidence_row *finest) {
     const bool judged = row->z >= 0 && finest->z >= 0 && row->through;
-    return judged && row->remains <= (float)FD_RESIDUAL_ODD && finest->remains >= FAR_MORE * (float)FD_RESIDUAL_ODD;
+    return judged && row->remains <= FD_LAST_BITS && finest->remains >= FD_FAR_FROM_LAST_BITS * FD_LAST_BITS;
 }
 
 void fd_evidence_weigh(fd_class_case *c) {

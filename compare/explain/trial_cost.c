@@ -1,0 +1,25 @@
+/* What trying costs, in multiplications. */
+#include "compare/explain/trial.h"
+
+/* Some ten seconds of two cores. */
+#define MOST_SPENT 0x1.8p34
+
+bool fd_trial_exhausted(const fd_trial *t) {
+    double most = t->all.request->most_spent;
+    return t->spent > (most > 0 ? most : MOST_SPENT);
+}
+
+/* What comes before the first node that the hypothesis is about was computed once for all. */
+static double share_computed(const fd_trial *t, const fd_hypothesis *h) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->n_span; i++)
+        n += h->node >= 0    ? t->span[i] < h->node
+             : h->layer >= 0 ? nodes[t->span[i]].layer >= 0 && nodes[t->span[i]].layer < h->layer
+                             : 0;
+    return 1 - (double)n / t->n_span;
+}
+
+void fd_trial_spend(fd_trial *t, const fd_explain_request *on, const fd_hypothesis *h, double times) {
+    t->spent += times * share_computed(t, h) * on->products * (on->args.n_pos - on->n_unjudged);
+}
