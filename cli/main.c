@@ -150,9 +150,15 @@ int main(int argc, char **argv) {
     sigaction(SIGBUS, &(struct sigaction){.sa_sigaction = end_cut_short, .sa_flags = SA_SIGINFO}, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
     argp_err_exit_status = FD_EXIT_UNUSABLE;
+    static char help[] = "--help";
     if (argc < 2) {
         print_help(stderr);
         return FD_EXIT_UNUSABLE;
+    }
+    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* help run: run --help */
+        argv[1] = argv[2];
+        argv[2] = help;
+        argc = 3;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);

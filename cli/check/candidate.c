@@ -8,6 +8,7 @@
 #include "cli/check/doubt_dump.h"
 #include "cli/check/kept_rows.h"
 #include "cli/check/rank_dumps.h"
+#include "cli/check/readings.h"
 #include "cli/check/split_steps.h"
 #include "cli/import/auto_map.h"
 #include "cli/import/map_lines.h"
@@ -24,6 +25,7 @@ typedef struct opening {
     fd_import_options how;
     int32_t *tokens, *steps;
     fd_name_map *map;
+    fd_cli_readings readings;
     fd_candidate *out;
     fd_trace **ref;
 } opening;
@@ -197,34 +199,32 @@ static fd_code count_unmatched(const opening *o, size_t *n, fd_error *err) {
     return FD_OK;
 }
 
-static fd_code find_order_of_rows(opening *o, fd_error *err) {
+static fd_code find_readings(opening *o, fd_error *err) {
     o->how.map = o->map;
-    if (!fd_cli_may_keep_rows(o->map, o->how.graph)) return FD_OK;
+    if (!fd_cli_may_read_otherwise(o->map, o->how.graph)) return FD_OK;
     FD_TRY(run_reference(o, err));
-    return fd_cli_keeps_rows(o->source, &o->how, *o->ref, &o->how.rows_kept, err);
+    FD_TRY(fd_cli_find_readings(o->source, &o->how, *o->ref, &o->readings, err));
+    o->how.rows_kept = o->readings.rows_kept;
+    return fd_cli_read_so(&o->readings, &o->map, err);
 }
 
 /* What a built-in map leaves over of a folder or archive is asked of the values. */
 static fd_code complete_map(opening *o, fd_error *err) {
-    char *found = NULL, *text = NULL, name[128];
-    size_t n = 0, size = 0, builtin_size;
-    const char *builtin = fd_name_map_builtin(o->map->name, &builtin_size);
+    char *builtin = fd_cli_text_read_so(o->map->name, &o->readings), *found = NULL, *text = NULL, name[128];
+    size_t n = 0, size = 0;
     fd_proposal proposal;
-    FD_TRY(count_unmatched(o, &n, err));
-    if (n == 0 || !builtin) return FD_OK;
-    fd_code code = propose_map(o, &proposal, &found, &size, err);
-    FILE *memory = code == FD_OK ? open_memstream(&text, &size) : NULL;
-    if (memory) fd_cli_put_rules(memory, builtin, builtin_size, found);
-    if (code == FD_OK && (!memory || fclose(memory) != 0)) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
-    if (code == FD_OK && o->how.rows_kept) fd_cli_drop_halves(text);
-    if (code == FD_OK) code = keep_map(o, text, size, err);
-    if (code == FD_OK) {
+    fd_code code = builtin ? count_unmatched(o, &n, err) : FD_OK;
+    if (code == FD_OK && n > 0) {
+        code = propose_map(o, &proposal, &found, &size, err);
+        FILE *memory = code == FD_OK ? open_memstream(&text, &size) : NULL;
+        if (memory) fd_cli_put_rules(memory, builtin, strlen(builtin), found);
+        if (code == FD_OK && (!memory || fclose(memory) != 0)) code = fd_fail(err, FD_ERR_MEMORY, "map: out of memory");
+        if (code == FD_OK && o->readings.rows_kept) fd_cli_drop_halves(text);
+        if (code == FD_OK) code = keep_map(o, text, size, err);
         snprintf(name, sizeof name, "%s (+ values)", o->map->name);
-        fd_name_map_free(o->map);
-        o->map = NULL;
-        code = fd_name_map_parse(name, text, size, &o->map, err);
+        if (code == FD_OK) code = fd_cli_replace_map(&o->map, name, text, err);
     }
-    if (code == FD_OK) o->map->builtin = true;
+    free(builtin);
     free(found);
     free(text);
     return code;
@@ -272,7 +272,7 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     FD_TRY(say_tokens(o, err));
     FD_TRY(fd_cli_choose_map(o->source, in->map, &o->how, &o->map, err));
     if (o->map && !in->map) fd_cli_leave_few_misfits(o->source, o->map, &o->how);
-    if (o->map && !in->map && !o->of_ranks) FD_TRY(find_order_of_rows(o, err));
+    if (o->map && !in->map && !o->of_ranks) FD_TRY(find_readings(o, err));
     if (!o->map)
         FD_TRY(find_map(o, err));
     else if (!in->map && !o->of_ranks && !fd_source_names(o->source))

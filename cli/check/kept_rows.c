@@ -1,7 +1,6 @@
 #include "cli/check/kept_rows.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +9,15 @@ enum { MOST_ROWS = 4 };
 /* Of two orders one has a cosine of nearly 1, also beside a bug, and the other is as good as another tensor. */
 #define CLEARLY 0.25
 
-bool fd_cli_may_keep_rows(const fd_name_map *map, const fd_graph *graph) {
+bool fd_cli_may_turn_rows(const fd_graph *graph) {
+    return graph->hparams.rope.pairing == FD_ROPE_INTERLEAVED && !graph->hparams.rope_rows_kept;
+}
+
+bool fd_cli_turns_rows(const fd_name_map *map) {
     bool halves = false;
     for (size_t i = 0; i < map->n_rule; i++)
         for (int k = 0; k < map->rules[i].n_op; k++) halves |= map->rules[i].ops[k].kind == FD_NAME_MAP_ROPE_HALVES;
-    return halves && graph->hparams.rope.pairing == FD_ROPE_INTERLEAVED && !graph->hparams.rope_rows_kept;
+    return halves;
 }
 
 static bool is_q_or_k(const char *node) {
@@ -51,11 +54,10 @@ static fd_code cosine_of(const fd_import_plan *plan, const fd_import_match *matc
     return code;
 }
 
-fd_code fd_cli_keeps_rows(const fd_source *source, const fd_import_options *how, const fd_trace *ref, bool *keeps,
-                          fd_error *err) {
+fd_code fd_cli_count_kept_rows(const fd_source *source, const fd_import_options *how, const fd_trace *ref,
+                               int32_t *balance, fd_error *err) {
     fd_import_plan plan;
-    int32_t n_kept = 0, n_turned = 0;
-    *keeps = false;
+    *balance = 0;
     FD_TRY(fd_import_make_plan(source, how, &plan, err));
     fd_code code = FD_OK;
     for (size_t i = 0; i < plan.n_match && code == FD_OK; i++) {
@@ -65,12 +67,9 @@ fd_code fd_cli_keeps_rows(const fd_source *source, const fd_import_options *how,
         plan.values.rope_neighbours = 0;
         if (code == FD_OK) code = cosine_of(&plan, &plan.matches[i], ref, &kept, err);
         plan.values.rope_neighbours = 1;
-        n_kept += kept > turned + CLEARLY;
-        n_turned += turned > kept + CLEARLY;
+        *balance += (kept > turned + CLEARLY) - (turned > kept + CLEARLY);
     }
     fd_import_plan_free(&plan);
-    *keeps = code == FD_OK && n_kept > n_turned;
-    if (*keeps) fprintf(stderr, "%s: Q and K have their rows in the GGUF's order\n", fd_source_path(source));
     return code;
 }
 

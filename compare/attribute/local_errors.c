@@ -6,16 +6,19 @@
 #include "base/order.h"
 #include "compare/attribute/row_errors.h"
 #include "compare/attribute/unrounded.h"
+#include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
 /* Of the middle row, in squares. Of 74 runs of transformers in bfloat16 and binary16 that were sound (llama and qwen2, eager and fused, six
  * caches and chunkings, norms, RoPE, softmax or the head in binary32) a tensor had at most 1.4 times as much, and of fewer rows 2.1: where
  * a few elements are large, as Q's with their bias, their roundings alone count. Sums of two rounded parts have 1.6 (with a bias 2.5), so
  * such an engine is another class. A norm rounds its result and hardly anything else: at most 1.1 and 1.2. GELU as a formula of tensors
- * (gpt2, phi, bloom), each rounded, has 1.7 to 2.4 times what it has as one operation. */
+ * (gpt2, phi, bloom), each rounded, has 1.7 to 2.4 times what it has as one operation. A table of blocks that is dequantised in binary16
+ * (bounds/matmul.c) rounds numbers as large as its blocks' largest where one operation rounds the value: 7 and 9.5 times in MLX; simulated, 4 to 16 times
+ * of 4, 5 and 8 bits by how the values are distributed (uniform, normal, Laplace). */
 static const struct most {
     double of_many, of_few;
-} most = {1.6, 3.0}, most_of_norm = {1.3, 1.6}, most_of_gelu = {3.2, 5.0};
+} most = {1.6, 3.0}, most_of_norm = {1.3, 1.6}, most_of_gelu = {3.2, 5.0}, most_of_table = {24, 32};
 
 /* In rows of few elements, a router's of 4 experts, the middle row is itself a matter of chance: the logarithm of the ratio of two sums
  * of w squares has a standard deviation of about 2/√w, the middle of n of them 1.25/√n of that. This is four of these: of
@@ -57,6 +60,12 @@ static bool is_norm_alone(const fd_attribution_options *o, int32_t node) {
     return fd_node_is_norm(n) && n->input[0] >= 0 && fd_trace_has_data(o->cand, o->graph->nodes[n->input[0]].name);
 }
 
+static bool is_table_of_blocks(const fd_attribution_options *o, int32_t node) {
+    const fd_node *n = &o->graph->nodes[node];
+    return n->op == FD_OP_EMBED && o->numerics->u_out == fd_dtype_roundoff(FD_F16) &&
+           fd_dot_is_of_integers(&o->graph->weights[n->weight[0]]);
+}
+
 static void find_first(const fd_attribution_options *o, const fd_row_errors *here, const fd_row_errors *there,
                        double *times, fd_local_excess *out) {
     int32_t first[N_TAIL];
@@ -68,6 +77,7 @@ static void find_first(const fd_attribution_options *o, const fd_row_errors *her
             const double middle = look(here, there, i, first[k], times, &x);
             if (x.n < FEWEST_ROWS) continue;
             const struct most *of = is_norm_alone(o, i)                   ? &most_of_norm
+                                    : is_table_of_blocks(o, i)            ? &most_of_table
                                     : o->graph->nodes[i].op == FD_OP_GELU ? &most_of_gelu
                                                                           : &most;
             const double limit = x.n >= MANY_ROWS ? of->of_many : of->of_few;

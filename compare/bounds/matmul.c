@@ -68,19 +68,32 @@ void fd_bound_matmul(const fd_bound_work *work) {
     fd_bound_of_products(work, &whole);
 }
 
+/* The largest of the row's block that holds element i. */
+static double most_of_block(const double *y, int64_t n, int64_t i, int64_t block) {
+    double most = 0;
+    for (int64_t k = i - i % block; k < n && k < i - i % block + block; k++) most = fmax(most, fabs(y[k]));
+    return most;
+}
+
 /* A row of the table: exact but for the rounding of the output. Formats with a minimum (d·q − m) are dequantised in
  * different orders by different engines: their rounding is that of the row's largest value. The others' products have
- * no more bits than binary32 in any order. */
+ * no more bits than binary32 in any order. An engine of binary16 keeps a format's scales as they are and may
+ * dequantise in binary16: as scale·q + bias with q counted from 0 (MLX) the product is up to twice the block's largest
+ * value, and it is rounded. */
 void fd_bound_embed(const fd_bound_work *work) {
     uint32_t dtype = work->op->weight[0]->dtype;
     bool integers = fd_dot_is_of_integers(work->op->weight[0]);
     bool with_minimum = integers && dtype != FD_Q8_0 && dtype != FD_Q4_0 && dtype != FD_Q5_0 && dtype != FD_Q3_K &&
                         !fd_has_codes(dtype);
+    const double f16 = fd_dtype_roundoff(FD_F16);
+    const bool in_f16 = integers && work->c->u_op == f16 && work->c->u_out == f16;
+    const int64_t block = fd_dtype_get(dtype)->block_elements;
     for (int64_t r = 0; r < work->op->n_pos; r++) {
         const double *y = work->y + r * work->stride;
         double most = 0;
         for (int64_t i = 0; i < work->stride; i++) most = fmax(most, fabs(y[i]));
         for (int64_t i = 0; i < work->stride; i++)
-            work->tau[r * work->stride + i] = work->c->u_op * fabs(y[i]) + (with_minimum ? 4 * 0x1p-24 * most : 0);
+            work->tau[r * work->stride + i] = work->c->u_op * fabs(y[i]) + (with_minimum ? 4 * 0x1p-24 * most : 0) +
+                                              (in_f16 ? 2 * f16 * most_of_block(y, work->stride, i, block) : 0);
     }
 }

@@ -98,6 +98,17 @@ static int axis_of_other_steps(const fd_import_plan *plan, const fd_import_match
     return -1;
 }
 
+/* axis=first, and heads stand before the tokens: the one axis that is as long as the step; else what the rule says. */
+static int axis_behind_heads(const fd_import_plan *plan, const fd_name_map_rule *rule, const fd_import_match *m) {
+    const int32_t n_pos = plan->steps[m->step].n_pos;
+    const int64_t width = node_elements(plan, m->node);
+    int n = 0, axis = m->axis;
+    if (m->axis < 0 || rule->axis < 0 || rule->rows != FD_NAME_MAP_ROWS_ALL || m->shape[m->axis] == n_pos) return axis;
+    for (int i = 0; i < m->rank; i++)
+        if (m->shape[i] == n_pos) n++, axis = i;
+    return n == 1 && width * n_pos == elements(m) ? axis : m->axis;
+}
+
 fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error *err) {
     const fd_name_map_rule *rule = &plan->map->rules[m->rule];
     const fd_source_tensor *t = fd_source_at(plan->source, m->tensor);
@@ -110,6 +121,7 @@ fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error
         return fd_error_prefix(err, "\"%s\" (step %d)", t->name, m->step);
     if (rule->has_axis) split_flat(plan, rule, m);
     m->axis = rule->has_axis ? fd_plan_rule_axis(rule, m->rank, m->shape) : -1;
+    if (rule->has_axis) m->axis = axis_behind_heads(plan, rule, m);
     if (m->axis >= 0 && (rule->axis < 0 || step->n_pos > 1 || cache)) return place_given(plan, rule, m, err);
     int n = 0, axis = -1;
     int end = m->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
