@@ -173,6 +173,8 @@ bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, con
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
 /* Is another name less than half as far from the same node? */
 bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item);
+/* " as=bf16", " as=f16" or "": what 16-bit words hold. What they are in a name that values decide, else bfloat16, as NumPy has binary16. */
+const char *fd_propose_words(const fd_proposer *p, const fd_proposed *item);
 /* May the tensor be the node, by its number of elements? */
 bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node);
 
