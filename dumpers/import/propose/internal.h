@@ -169,6 +169,8 @@ void fd_propose_logits(const fd_proposer *p, fd_proposed *item);
 /* Is it clear that the name, not a part of it, has the values of the node called `node`? */
 bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);
 
+/* Do the reference's values follow from the name's, taken for that node as they are? */
+bool fd_propose_is_taken_for(const fd_proposer *p, const fd_proposed *item, const char *node);
 /* Is some name that node, by its values or by what was written? `but` is not asked; NULL. */
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
 /* Is another name less than half as far from the same node? */
