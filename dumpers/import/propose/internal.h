@@ -165,6 +165,8 @@ bool fd_propose_name_has_layer(const fd_proposer *p, const char *name);
 
 /* Logits or what they were before a softcap or a factor: what a ranked name says of the two, where its values do not, or say otherwise. */
 void fd_propose_logits(const fd_proposer *p, fd_proposed *item);
+/* All names are ranked. Of one that is what the head gave, and may be the logits of an engine that leaves the op out, both are said. */
+void fd_propose_doubt_logits(fd_proposer *p);
 
 /* Is it clear that the name, not a part of it, has the values of the node called `node`? */
 bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);

@@ -210,6 +210,7 @@ static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
         FD_TRY(rank(p, scorer, &p->items[i]));
         if (!p->items[i].matched && !fd_propose_is_ids(&p->plan, p->items[i].tensors[0])) FD_TRY(split(p, scorer, i));
     }
+    fd_propose_doubt_logits(p);
     return FD_OK;
 }
 
