@@ -18,8 +18,7 @@ static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, c
     return rows == p->plan.steps[t->step].n_pos ? " axis=first" : t->rank > 1 ? " axis=-2 rows=last" : " rows=last";
 }
 
-/* What 16-bit words hold: what they are in a name that values decide, else bfloat16, as NumPy has binary16. */
-static const char *words_of(const fd_proposer *p, const fd_proposed *item) {
+const char *fd_propose_words(const fd_proposer *p, const fd_proposed *item) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
     if (t->type != FD_ARRAY_U16 || strstr(t->name, "bf16")) return "";
     for (size_t i = 0; i < p->n; i++)
@@ -106,7 +105,7 @@ static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
 static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) {
     const fd_trace_node *node = fd_trace_node_at(p->ref, v);
     fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name,
-            reading_of(p, node, fd_source_at(p->source, item->tensors[0])), words_of(p, item), why);
+            reading_of(p, node, fd_source_at(p->source, item->tensors[0])), fd_propose_words(p, item), why);
     if (item->best[0].node < 0)
         fprintf(p->out, "\n");
     else
@@ -137,7 +136,7 @@ static int32_t only_of_size(const fd_proposer *p, const fd_proposed *item) {
         if (found >= 0) return -1;
         found = v;
     }
-    return found == logits && fd_array_is_float(t->type) ? found : -1;
+    return found == logits && !fd_propose_is_ids(&p->plan, item->tensors[0]) ? found : -1;
 }
 
 /* Are the logits, and what they were before a softcap or a factor, all that the name is near to? Of the two it then is the nearer one. */

@@ -1,4 +1,5 @@
 /* Names whose values decide in no layer, as those behind a bug of every layer: what they may be by their sizes. */
+#include <stdio.h>
 #include <string.h>
 
 #include "dumpers/import/propose/internal.h"
@@ -149,12 +150,26 @@ static void ask_about_last(fd_proposer *p, const char *pattern, const char *read
     }
 }
 
+/* In what form 16-bit words are read is the whole dump's: what one array is near to by chance does not say it. */
+static void read_words_alike(const fd_proposer *p, const fd_proposed *item, char *reading, size_t size) {
+    const char *words = fd_propose_words(p, item);
+    char *own = strstr(reading, "as=");
+    if (own) {
+        const char *rest = own + strcspn(own, " ");
+        rest += strspn(rest, " ");
+        memmove(own, rest, strlen(rest) + 1);
+    }
+    const size_t n = strlen(reading);
+    snprintf(reading + n, size - n, "%s", n > 0 && reading[n - 1] != ' ' ? words : words + strspn(words, " "));
+}
+
 static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, bool after) {
-    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
     char pattern[300], reading[FD_PROPOSE_MAX_OPS];
     int32_t layer = fd_propose_layer_of(p, item->name, number, after, pattern, sizeof pattern);
-    if (layer < 0 || item->slice[0] || !fd_array_is_float(t->type) || !take_layers(p, pattern, false)) return;
+    if (layer < 0 || item->slice[0] || fd_propose_is_ids(&p->plan, item->tensors[0]) || !take_layers(p, pattern, false))
+        return;
     const int64_t width = reading_of_shape(p, item, reading, sizeof reading);
+    read_words_alike(p, item, reading, sizeof reading);
     if (after) ask_about_last(p, pattern, reading);
     size_t n = write_nodes(p, item, layer, pattern, width);
     if (n == 0) return;

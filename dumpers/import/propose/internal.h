@@ -165,14 +165,20 @@ bool fd_propose_name_has_layer(const fd_proposer *p, const char *name);
 
 /* Logits or what they were before a softcap or a factor: what a ranked name says of the two, where its values do not, or say otherwise. */
 void fd_propose_logits(const fd_proposer *p, fd_proposed *item);
+/* All names are ranked. Of one that is what the head gave, and may be the logits of an engine that leaves the op out, both are said. */
+void fd_propose_doubt_logits(fd_proposer *p);
 
 /* Is it clear that the name, not a part of it, has the values of the node called `node`? */
 bool fd_propose_has_values_of(const fd_proposer *p, const fd_proposed *item, const char *node);
 
+/* Do the reference's values follow from the name's, taken for that node as they are? */
+bool fd_propose_is_taken_for(const fd_proposer *p, const fd_proposed *item, const char *node);
 /* Is some name that node, by its values or by what was written? `but` is not asked; NULL. */
 bool fd_propose_is_named(const fd_proposer *p, int32_t node, const fd_proposed *but);
 /* Is another name less than half as far from the same node? */
 bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item);
+/* " as=bf16", " as=f16" or "": what 16-bit words hold. What they are in a name that values decide, else bfloat16, as NumPy has binary16. */
+const char *fd_propose_words(const fd_proposer *p, const fd_proposed *item);
 /* May the tensor be the node, by its number of elements? */
 bool fd_propose_size_fits(const fd_proposer *p, const fd_source_tensor *t, const fd_trace_node *node);
 

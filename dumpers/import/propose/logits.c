@@ -19,14 +19,32 @@ static void prefer_logits(const fd_proposer *p, fd_proposed *item) {
         item->best[0].node = last;
 }
 
-/* One that speaks of logits as well, or of the head: that, or the logits of an engine that leaves the op out. */
+/* Does another name have the logits, or what the head gave? Then the two tell each other apart. */
+static bool has_other_logits(const fd_proposer *p, const fd_proposed *but, int32_t raw) {
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *item = &p->items[i];
+        if (item != but && item->matched &&
+            (item->best[0].node == raw || item->best[0].node == fd_trace_n_node(p->ref) - 1))
+            return true;
+    }
+    return false;
+}
+
+/* What a name says of itself: the values before a softcap or factor, or those behind it; else nothing. */
+static bool says_raw(const char *name) {
+    return strcasestr(name, "raw") || strcasestr(name, "head") || strcasestr(name, "unembed") ||
+           strcasestr(name, "pre") || strcasestr(name, "before");
+}
+
+/* A name that speaks of logits, or is the only one that may be them and says nothing: that, or the logits of an engine that leaves the op
+ * out. */
 static void doubt_logits(const fd_proposer *p, fd_proposed *item) {
     const fd_trace_node *last = fd_trace_node_at(p->ref, fd_trace_n_node(p->ref) - 1);
     const bool says = strcasestr(item->name, "logit") && !strcasestr(item->name, "raw");
-    if (!item->clear || !says || item->best[0].node < 0 ||
-        strcmp(last->inputs[0], node_name(p, item->best[0].node)) != 0 ||
+    if (!item->clear || item->best[0].node < 0 || strcmp(last->inputs[0], node_name(p, item->best[0].node)) != 0 ||
         fd_trace_elements(last, 0) != fd_trace_elements(fd_trace_node_at(p->ref, item->best[0].node), 0))
         return;
+    if (!says && (says_raw(item->name) || has_other_logits(p, item, item->best[0].node))) return;
     snprintf(item->other, sizeof item->other, "%s%s%s", last->name, *item->best[0].ops ? " " : "", item->best[0].ops);
 }
 
@@ -51,5 +69,8 @@ static void prefer_head(const fd_proposer *p, fd_proposed *item) {
 void fd_propose_logits(const fd_proposer *p, fd_proposed *item) {
     prefer_head(p, item);
     prefer_logits(p, item);
-    doubt_logits(p, item);
+}
+
+void fd_propose_doubt_logits(fd_proposer *p) {
+    for (size_t i = 0; i < p->n; i++) doubt_logits(p, &p->items[i]);
 }

@@ -153,10 +153,19 @@ static void prefer_cache(const fd_proposer *p, fd_proposed *item) {
     }
 }
 
+/* Is the nearest node computed from the name's own values? A norm whose weights are nearly one leaves what it reads nearly as it is, so
+ * that it is near says nothing of what the name is. */
+static bool is_near_to_itself(const fd_proposer *p, const fd_proposed *item) {
+    if (item->best[0].node < 0) return false;
+    const fd_trace_node *node = fd_trace_node_at(p->ref, item->best[0].node);
+    return strstr(node->op, "norm") != NULL && fd_propose_is_taken_for(p, item, node->inputs[0]);
+}
+
 static fd_code rank(fd_proposer *p, fd_scorer *scorer, fd_proposed *item) {
     fd_ranking ranking;
     FD_TRY(fd_scorer_rank(scorer, item->tensors, item->n, item->slice, &ranking, p->err));
     judge(p, scorer, &ranking, item);
+    if (is_near_to_itself(p, item)) item->clear = item->matched = false;
     item->turned_as = ranking.turned;
     prefer_cache(p, item);
     fd_propose_logits(p, item);
@@ -201,6 +210,7 @@ static fd_code rank_all(fd_proposer *p, fd_scorer *scorer) {
         FD_TRY(rank(p, scorer, &p->items[i]));
         if (!p->items[i].matched && !fd_propose_is_ids(&p->plan, p->items[i].tensors[0])) FD_TRY(split(p, scorer, i));
     }
+    fd_propose_doubt_logits(p);
     return FD_OK;
 }
 

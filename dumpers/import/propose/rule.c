@@ -76,8 +76,7 @@ static int32_t last_node(const fd_proposer *p) {
 /* Larger by the same factor, and not by the tenth of a bias that it leaves alone. */
 #define SAME_FACTOR 0.01
 
-/* Do the reference's values follow from the name's, as they are? */
-static bool follows(const fd_proposer *p, const fd_proposed *item) {
+bool fd_propose_is_taken_for(const fd_proposer *p, const fd_proposed *item, const char *of) {
     for (size_t i = 0; p->own && i < p->own->n_rule; i++) {
         const fd_name_map_rule *rule = &p->own->rules[i];
         fd_name_map_capture capture;
@@ -85,8 +84,7 @@ static bool follows(const fd_proposer *p, const fd_proposed *item) {
         if (fd_name_map_computes(rule) || fd_name_map_is_asked(p->own, rule, item->name)) continue;
         for (size_t k = 0; k < rule->n_source; k++)
             if (fd_name_map_matches(rule->sources[k].pattern, item->name, &capture) &&
-                fd_name_map_node(rule, &capture, node, sizeof node) &&
-                strcmp(node, fd_trace_node_at(p->ref, item->best[0].node)->name) == 0)
+                fd_name_map_node(rule, &capture, node, sizeof node) && strcmp(node, of) == 0)
                 return true;
     }
     return false;
@@ -96,7 +94,7 @@ static bool follows(const fd_proposer *p, const fd_proposed *item) {
 static bool is_used(const fd_proposer *p, const fd_proposed *item) {
     const fd_candidate *best = &item->best[0];
     const char *name = fd_trace_node_at(p->ref, best->node)->name;
-    const double factor = follows(p, item) ? 1 : best->factor;
+    const double factor = fd_propose_is_taken_for(p, item, name) ? 1 : best->factor;
     for (size_t i = 0; i < p->n; i++) {
         const fd_candidate *reader = &p->items[i].best[0];
         if (!p->items[i].clear || reader->node < 0 || reader->away > 1e-4) continue;
