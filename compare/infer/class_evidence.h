@@ -27,6 +27,7 @@ typedef struct fd_class_evidence {
     bool outside;    /* the chosen class does not give all of the sample */
     bool yielded;    /* to one of them: `other` was inferred, and has a bug at `node` if it is true */
     bool one_tensor; /* it is the only one that was seen: a class from it proves nothing */
+    bool few_rows;   /* rows to their last bits show the class, and most have as much left as its steps leave */
     bool undecided;  /* the class has room for what was seen, and that is all: a bug could look the same */
 } fd_class_evidence;
 

@@ -168,6 +168,9 @@ bool fd_case_rows_refute(const fd_class_case *c);
  * binary32 does not leave, and few of the others are beyond the bounds. No other class does that by chance. */
 bool fd_case_leaves_nothing(const fd_class_case *c);
 
+/* Some rows are to their last bits what the class gives, which shows it; most are off by what its steps leave, or by a bug that leaves no more. */
+bool fd_case_shown_by_few_rows(const fd_class_case *c);
+
 /* Tensors that it does not explain. */
 static inline int32_t fd_case_unexplained(const fd_class_case *c) {
     return c->n_left + c->n_failed;

@@ -35,15 +35,21 @@ bool fd_case_rows_refute(const fd_class_case *c) {
     return c->numerics->several_rows && !(c->n_alone > 0 && 2 * c->n_alone_left <= c->n_alone);
 }
 
+static bool is_shown_by_rows(const fd_class_case *c) {
+    return c->n_through > 0 && c->n_rows_repeated >= FEWEST_REPEATED * c->n_through;
+}
+
+bool fd_case_shown_by_few_rows(const fd_class_case *c) {
+    return fd_class_leaves_nothing(c->numerics) && 2 * c->n_left > c->n_through && is_shown_by_rows(c);
+}
+
 bool fd_case_leaves_nothing(const fd_class_case *c) {
     bool all_repeated = c->n_left == 0 && c->remains < c->finest_remains - FAR_LESS;
     bool few_fail = FEW_OF * c->n_failed <= c->n_direct || (all_repeated && c->n_failed < c->n_through);
     /* A class that loses values to steps leaves more than binary32; but less than half of what the finest class leaves, whose
      * replay has not these roundings. */
-    const bool rows_repeated = c->n_rows_repeated >= FEWEST_REPEATED * c->n_through;
-    bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - FD_TWICE_LEFT || rows_repeated;
-    /* of most tensors nothing is left in most rows; or in some, and the others have a bug, or such values */
-    const bool few_left = 2 * c->n_left <= c->n_through || (c->n_through > 0 && rows_repeated);
+    bool repeats = !c->loses_to_steps || c->remains < c->finest_remains - FD_TWICE_LEFT || is_shown_by_rows(c);
+    const bool few_left = 2 * c->n_left <= c->n_through || is_shown_by_rows(c);
     /* of attention such a class has room for what binary32 leaves: products show it; where none was recorded with its inputs, that a
      * twentieth is left, of no tensor more than its sums make, and of a row in each at most (sound engines: none to four of 64) */
     const bool of_sums = c->n_left == 0 && c->n_rows_left <= c->n_through && c->remains < c->finest_remains - TWENTIETH;

@@ -208,9 +208,10 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
         *out = c.at[chosen].numerics;
         bool too_large =
             fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
+        evidence->few_rows = fd_case_shown_by_few_rows(&c.at[chosen]);
         evidence->undecided =
             !(is_decided(&c, chosen, least) || (f16_sums && fd_case_is_for_sums_alone(&c.at[chosen]))) ||
-            doubtful[chosen] || too_large || (n_one_rounding > 0 && chosen > 0);
+            doubtful[chosen] || too_large || evidence->few_rows || (n_one_rounding > 0 && chosen > 0);
         evidence->one_tensor = c.at[chosen].n_judged <= 1;
         note_rivals(&c, chosen, evidence);
         code = describe(options, &c, chosen, least, evidence, err);

@@ -62,6 +62,13 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
                 v->replay.numerics, v->replay.evidence.other, v->replay.evidence.node);
             break;
         }
+        if (v->replay.evidence.few_rows) {
+            SAY("cannot tell: some rows are to their last bits what %s gives, and most are off by as much as one value "
+                "on the other side of a step "
+                "leaves, or a bug; record more of the ops",
+                v->replay.numerics);
+            break;
+        }
         SAY("cannot tell whether the engine rounds as %s or has a bug: no tensor shows that class but by having room "
             "for the "
             "errors; record more of the ops, or give --candidate",
