@@ -78,7 +78,7 @@ fd_code fd_try_faults_at_kinds(fd_trial *t, fd_error *err) {
     if (!nodes) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     fd_code code = FD_OK;
     for (int32_t f = 0; f < fd_fault_count() && code == FD_OK && !fd_trial_exhausted(t); f++) {
-        if (is_of_whole_batch(t, fd_fault_at(f))) continue;
+        if (is_of_whole_batch(t, fd_fault_at(f)) || fd_fault_at(f)->pair) continue;
         code = concerned(t, fd_trial_first_layer(t), f, nodes, &n, err);
         for (int32_t i = 0; i < n && n > 1 && code == FD_OK; i++) {
             const fd_hypothesis one = {.guess = FD_GUESS_FAULT, .fault = f, .node = nodes[i], .layer = FD_ANY_LAYER};
