@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
-
 #include "compare/explain/trial.h"
 
 /* Rows that are computed: behind one that lost a value to the other side of a step hardly any is right to its last bits. Where none of the
@@ -65,7 +64,8 @@ static fd_code look_at_change(void *user, const fd_diagnose_options *options, co
 
 /* The nearest in one class: in the first rows, then in more. */
 static fd_code find_in_class(fd_diagnose_options *ask, int32_t n_pos, repetition *found, fd_error *err) {
-    const int32_t first = fd_trace_steps(ask->trace)[ask->finding->step].pos0;
+    const bool in_steps = fd_trace_n_step(ask->trace) > 0;
+    const int32_t first = in_steps ? fd_trace_steps(ask->trace)[ask->finding->step].pos0 : 0;
     const int32_t n_row[] = {FIRST_ROWS, FEW_ROWS};
     for (int i = 0; i < 2; i++) {
         found->n_most = 0;

@@ -55,8 +55,9 @@ void fd_trial_note_near(fd_trial *t, const fd_hypothesis *h, double left) {
     if (!(left < 1) || !fd_trial_many_layers(t)) return;
     for (int32_t i = 0; i < out->n_nearest; i++)
         if (fd_hypothesis_same(&out->nearest[i].h, h)) return;
-    int32_t at = out->n_nearest < FD_MAX_NEAREST ? out->n_nearest++ : FD_MAX_NEAREST - 1;
-    if (at == FD_MAX_NEAREST - 1 && !(left < out->nearest[at].left) && out->nearest[at].left > 0) return;
+    const bool full = out->n_nearest == FD_MAX_NEAREST;
+    if (full && !(left < out->nearest[FD_MAX_NEAREST - 1].left)) return;
+    int32_t at = full ? FD_MAX_NEAREST - 1 : out->n_nearest++;
     for (; at > 0 && left < out->nearest[at - 1].left; at--) out->nearest[at] = out->nearest[at - 1];
     out->nearest[at] = (fd_nearest){*h, left};
 }
