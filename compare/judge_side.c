@@ -197,7 +197,6 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
 
 /* Where a bug moves all rows, none of them shows the class. Then the class and the bug are found together, or neither is. */
 static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
-    fd_class_evidence *evidence = &class_->evidence;
     fd_explanation e = {0};
     const fd_numerics_class *shown;
     if (class_->source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
@@ -207,11 +206,7 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
     if (!shown) return FD_OK;
     c->explained = false;
-    evidence->kind = FD_EVIDENCE_BUG;
-    evidence->outside = true;
-    evidence->undecided = false;
-    snprintf(evidence->other, sizeof evidence->other, "%s", out->numerics->name);
-    snprintf(evidence->node, sizeof evidence->node, "%s", c->o->graph->nodes[out->first.node].name);
+    fd_class_refuted_by_bug(out->numerics, c->o->graph->nodes[out->first.node].name, &class_->evidence);
     forget_attribution(c, FD_CANDIDATE, out);
     fd_judged_class unused;
     return attribute_side(c, FD_CANDIDATE, shown, &unused, out, err);

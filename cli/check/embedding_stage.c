@@ -1,11 +1,9 @@
 #include "cli/check/embedding_stage.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 4 };
+#include "cli/check/first_rows.h"
 
 static const char scaled[] = "token_embd_scaled", plain[] = "token_embd";
 
@@ -20,28 +18,11 @@ bool fd_cli_may_scale_later(const fd_graph *graph) {
 /* Are the match's first rows those of the reference's node? */
 static fd_code has_rows_of(const fd_import_plan *plan, const fd_import_match *match, const fd_trace *ref, int32_t node,
                            bool *has, fd_error *err) {
-    const int64_t width = fd_trace_elements(fd_trace_node_at(ref, node), 0);
-    fd_import_rows rows;
-    double off = 0, size = 0;
+    fd_cli_row_sums of;
     *has = false;
-    FD_TRY(fd_import_rows_open(plan, match, &rows, err));
-    double *y = malloc(sizeof *y * (size_t)(width + 1));
-    fd_code code = y ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", match->node);
-    for (int32_t pos = rows.first; pos < rows.first + rows.n && pos < rows.first + MOST_ROWS && code == FD_OK; pos++) {
-        int rank;
-        int64_t shape[FD_ARRAY_MAX_RANK], n = 1;
-        const double *x;
-        if (!fd_import_rows_has(&rows, pos)) continue;
-        code = fd_import_rows_read(&rows, pos, &rank, shape, &x, err);
-        for (int i = 0; i < rank && code == FD_OK; i++) n *= shape[i];
-        if (code == FD_OK && n == width) code = fd_trace_read(ref, node, pos, NULL, y, err);
-        for (int64_t i = 0; i < n && n == width && code == FD_OK; i++)
-            off += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
-    }
-    free(y);
-    fd_import_rows_close(&rows);
-    *has = size > 0 && sqrt(off / size) < NEAR;
-    return code;
+    FD_TRY(fd_cli_sum_first_rows(plan, match, ref, node, &of, err));
+    *has = of.yy > 0 && of.xx - 2 * of.xy + of.yy < NEAR * NEAR * of.yy;
+    return FD_OK;
 }
 
 fd_code fd_cli_scales_later(const fd_source *source, const fd_import_options *how, const fd_trace *ref, bool *later,

@@ -1,10 +1,9 @@
 #include "cli/check/kept_rows.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 4 };
+#include "cli/check/first_rows.h"
 
 /* Of two orders one has a cosine of nearly 1, also beside a bug, and the other is as good as another tensor. */
 #define CLEARLY 0.25
@@ -29,29 +28,12 @@ static bool is_q_or_k(const char *node) {
 static fd_code cosine_of(const fd_import_plan *plan, const fd_import_match *match, const fd_trace *ref, double *cosine,
                          fd_error *err) {
     const int32_t at = fd_trace_find(ref, match->node);
-    fd_import_rows rows;
-    double xy = 0, xx = 0, yy = 0;
+    fd_cli_row_sums of;
     *cosine = 0;
     if (at < 0) return FD_OK;
-    FD_TRY(fd_import_rows_open(plan, match, &rows, err));
-    const int64_t width = fd_trace_elements(fd_trace_node_at(ref, at), 0);
-    double *y = malloc(sizeof *y * (size_t)(width + 1));
-    fd_code code = y ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", match->node);
-    for (int32_t pos = rows.first; pos < rows.first + rows.n && pos < rows.first + MOST_ROWS && code == FD_OK; pos++) {
-        int rank;
-        int64_t shape[FD_ARRAY_MAX_RANK], n = 1;
-        const double *x;
-        if (!fd_import_rows_has(&rows, pos)) continue;
-        code = fd_import_rows_read(&rows, pos, &rank, shape, &x, err);
-        for (int i = 0; i < rank && code == FD_OK; i++) n *= shape[i];
-        if (code == FD_OK && n == width) code = fd_trace_read(ref, at, pos, NULL, y, err);
-        for (int64_t i = 0; i < n && n == width && code == FD_OK; i++)
-            xy += x[i] * y[i], xx += x[i] * x[i], yy += y[i] * y[i];
-    }
-    free(y);
-    fd_import_rows_close(&rows);
-    if (xx > 0 && yy > 0) *cosine = xy / sqrt(xx * yy);
-    return code;
+    FD_TRY(fd_cli_sum_first_rows(plan, match, ref, at, &of, err));
+    if (of.xx > 0 && of.yy > 0) *cosine = of.xy / sqrt(of.xx * of.yy);
+    return FD_OK;
 }
 
 fd_code fd_cli_count_kept_rows(const fd_source *source, const fd_import_options *how, const fd_trace *ref,

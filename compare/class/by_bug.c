@@ -28,13 +28,17 @@ static bool may_be_it(const fd_numerics_class *class_, const fd_graph *graph, co
     return class_ != inferred && is_tight(class_, graph) && is_near && !fd_class_has_room_in_mix(class_);
 }
 
-static void take(fd_attribution_options *options, const fd_class_attempt *a, fd_class_evidence *evidence) {
-    if (a->class_ == options->numerics) return;
+void fd_class_refuted_by_bug(const fd_numerics_class *class_, const char *node, fd_class_evidence *evidence) {
     evidence->kind = FD_EVIDENCE_BUG; /* its rivals stay: what one of them gives as a whole may be no bug */
     evidence->outside = true;
     evidence->undecided = false;
-    snprintf(evidence->other, sizeof evidence->other, "%s", options->numerics->name);
-    snprintf(evidence->node, sizeof evidence->node, "%s", options->graph->nodes[a->first.node].name);
+    snprintf(evidence->other, sizeof evidence->other, "%s", class_->name);
+    snprintf(evidence->node, sizeof evidence->node, "%s", node);
+}
+
+static void take(fd_attribution_options *options, const fd_class_attempt *a, fd_class_evidence *evidence) {
+    if (a->class_ == options->numerics) return;
+    fd_class_refuted_by_bug(options->numerics, options->graph->nodes[a->first.node].name, evidence);
     options->numerics = a->class_;
 }
 

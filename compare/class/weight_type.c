@@ -15,14 +15,11 @@ static bool has_coarse_factors(const fd_numerics_class *c) {
     return !c->exact && c->u_out <= 0x1p-24 && (c->u_in > 0 || c->u_factor > 0 || c->q8_activations);
 }
 
-/* Most of the file's own weights have that type: of an engine that converts all of them norms and biases are others, and no class needs coarse factors. */
-static bool has_it_already(const fd_graph *graph, uint32_t type) {
-    int64_t n = 0, n_of_type = 0;
-    for (int32_t w = 0; w < graph->n_weight; w++) {
-        const int64_t size = graph->weights[w].n_row * graph->weights[w].n_col;
-        n += size;
-        n_of_type += graph->weights[w].dtype == type ? size : 0;
-    }
+/* Most of the file's own weights, n elements, have that type: of an engine that converts all of them norms and biases are others, and no class needs coarse factors. */
+static bool has_it_already(const fd_graph *graph, int64_t n, uint32_t type) {
+    int64_t n_of_type = 0;
+    for (int32_t w = 0; w < graph->n_weight; w++)
+        if (graph->weights[w].dtype == type) n_of_type += graph->weights[w].n_row * graph->weights[w].n_col;
     return 2 * n_of_type > n;
 }
 
@@ -104,7 +101,7 @@ fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribut
     for (size_t t = 0; t < sizeof types / sizeof *types && !to[0] && *other < 0; t++) {
         converted held = {0};
         if (!has_coarse_factors(of->numerics) &&
-            (of->numerics->u_out > 0x1p-24 || !has_it_already(how->graph, types[t])))
+            (of->numerics->u_out > 0x1p-24 || !has_it_already(how->graph, n, types[t])))
             continue;
         fd_code code = convert_all(how->graph, types[t], &held, err);
         for (size_t k = 0; k < sizeof classes / sizeof *classes && !to[0] && *other < 0 && code == FD_OK; k++) {

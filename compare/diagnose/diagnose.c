@@ -167,8 +167,7 @@ static fd_code ask_about(const fd_diagnose_options *options, int32_t most, fd_ex
         }
     }
     const recorded *failed = all.code != FD_OK ? &all : &few;
-    if (failed->code != FD_OK) *err = failed->err;
-    if (failed->code != FD_OK) code = failed->code;
+    if (failed->code != FD_OK) code = failed->code, *err = failed->err;
     close_recorded(&all);
     close_recorded(&few);
     return code;

@@ -64,8 +64,7 @@ const char *fd_remark_text(const fd_verdict *v, const fd_remark *r, char to[FD_R
         }
         if (v->replay.evidence.few_rows) {
             SAY("cannot tell: some rows are to their last bits what %s gives, and most are off by as much as one value "
-                "on the other side of a step "
-                "leaves, or a bug; record more of the ops",
+                "on the other side of a step leaves, or a bug; record more of the ops",
                 v->replay.numerics);
             break;
         }
