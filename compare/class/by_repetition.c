@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "compare/bounds/dot_inputs.h"
-#include "compare/explain/trial.h"
+#include "compare/explain/solve.h"
 
 /* Rows that are computed: behind one that lost a value to the other side of a step hardly any is right to its last bits. Where none of the
  * first is, none is. */
@@ -27,6 +27,29 @@ static bool may_be_it(const fd_numerics_class *c, const fd_diagnose_options *o) 
            fd_class_is_another(c, o->graph) && !has_other_cache(c, o->trace);
 }
 
+static fd_code count_rows_of(const fd_trial_rows *rows, const fd_nearest *of, repetition *out, fd_error *err) {
+    fd_variant v;
+    FD_TRY(fd_evaluate(rows->bench, &of->h, rows->request->args.node->id, false, &v, err));
+    const int32_t n = v.state == FD_VARIANT_COMPUTED ? fd_trial_repeated_rows(rows, &v) : 0;
+    if (n > out->n_most) out->n_most = n, out->best = *of;
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
+/* What was fitted to another class's roundings is near the engine's number. */
+static fd_code count_rows_near(const fd_trial_rows *rows, const fd_nearest *of, repetition *out, fd_error *err) {
+    double simple[FD_MOST_DIGITS + 1];
+    if (!fd_solve_has_number(&of->h)) return count_rows_of(rows, of, out, err);
+    const int n = fd_solve_simple(of->h.value, simple);
+    fd_code code = FD_OK;
+    for (int i = 0; i < n && code == FD_OK; i++) {
+        fd_nearest own = *of;
+        own.h.value = simple[i];
+        if (i == 0 || simple[i] != simple[i - 1]) code = count_rows_of(rows, &own, out, err);
+    }
+    return code;
+}
+
 /* fd_diagnose_look_fn: values alone, without bounds. */
 static fd_code count_rows(void *user, const fd_diagnose_options *options, const fd_explain_request *r, fd_error *err) {
     repetition *out = user;
@@ -35,13 +58,8 @@ static fd_code count_rows(void *user, const fd_diagnose_options *options, const 
     (void)options;
     fd_code code = fd_workbench_open(r, &rows.bench, err);
     if (code == FD_OK) code = fd_evaluate(rows.bench, &fd_no_hypothesis, node, false, &rows.plain, err);
-    for (int32_t i = 0; i < out->n && code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED; i++) {
-        fd_variant v;
-        code = fd_evaluate(rows.bench, &out->of[i].h, node, false, &v, err);
-        const int32_t n_row = v.state == FD_VARIANT_COMPUTED ? fd_trial_repeated_rows(&rows, &v) : 0;
-        if (n_row > out->n_most) out->n_most = n_row, out->best = out->of[i];
-        fd_variant_free(&v);
-    }
+    for (int32_t i = 0; i < out->n && code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED; i++)
+        code = count_rows_near(&rows, &out->of[i], out, err);
     fd_trial_rows_close(&rows);
     return code;
 }
@@ -82,13 +100,15 @@ static fd_code find_in_class(fd_diagnose_options *ask, int32_t n_pos, repetition
 fd_code fd_find_class_by_repetition(const fd_diagnose_options *ask, const fd_explanation *e,
                                     const fd_numerics_class **out, fd_hypothesis *which, fd_error *err) {
     fd_diagnose_options how = *ask;
+    int32_t n_most = FD_FEWEST_REPEATED - 1; /* the first rows are alike in classes that differ in attention alone */
     *out = NULL;
-    for (int32_t i = 0; fd_numerics_class_at(i) && e->n_nearest > 0 && !*out; i++) {
+    for (int32_t i = 0; fd_numerics_class_at(i) && e->n_nearest > 0 && n_most < FEW_ROWS; i++) {
         repetition found = {e->nearest, e->n_nearest};
         how.numerics = fd_numerics_class_at(i);
         if (how.numerics == ask->numerics || !may_be_it(how.numerics, ask)) continue;
         FD_TRY(find_in_class(&how, ask->n_pos, &found, err));
-        if (found.n_most < FD_FEWEST_REPEATED) continue;
+        if (found.n_most <= n_most) continue;
+        n_most = found.n_most;
         *out = how.numerics;
         *which = found.best.h;
     }

@@ -30,7 +30,7 @@ typedef enum fd_tells_apart {
     FD_TELLS_SPAN,           /* the nodes from `other` to `node` */
 } fd_tells_apart;
 
-/* What was tried through several layers and came nearest, whether it explains anything or not. */
+/* What was tried through unrecorded tensors and came nearest, whether it explains anything or not. */
 typedef struct fd_nearest {
     fd_hypothesis h;
     double left; /* of few rows, beside what the op as it should be leaves of them */

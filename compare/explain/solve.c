@@ -61,6 +61,17 @@ static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value,
     return value > MOST_EPS || fabs(ratio * n_embd - 1) < 0.1 || fabs(ratio / n_embd - 1) < 0.1;
 }
 
+bool fd_solve_has_number(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_PARAMETER || h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_INPUT_FACTOR ||
+           h->guess == FD_GUESS_CAP;
+}
+
+int fd_solve_simple(double x, double to[FD_MOST_DIGITS + 1]) {
+    for (int i = 0; i < FD_MOST_DIGITS; i++) to[i] = with_digits(x, i + 1);
+    to[FD_MOST_DIGITS] = x;
+    return FD_MOST_DIGITS + 1;
+}
+
 /* What the number may be, simple ones first: the n_round round ones, as a digit, a power of two or a simple multiple of the right one; few
  * digits, one over the root of a whole number; at last itself. */
 enum { MOST_SIMPLE = 16 };
@@ -122,11 +133,34 @@ static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double leas
     return FD_OK;
 }
 
+/* Decades on either side of the right number. */
+enum { DECADES = 3 };
+
+/* Where values fall to the other side of steps, a number that is nearly the engine's leaves as much as the right one does, and its own
+ * nothing: no search comes near it, so those of one digit are asked one by one. */
+static fd_code try_digits(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
+    const fd_numerics_class *c = t->all.request->numerics;
+    if (!c || !fd_class_rounds_to_steps(c) || !(right > 0)) return FD_OK;
+    const int middle = (int)floor(log10(fmax(right, LEAST_CENTRE)));
+    for (int decade = middle - DECADES; decade <= middle + DECADES; decade++)
+        for (int digit = 1; digit <= 9 && !*found && !fd_trial_exhausted(t); digit++) {
+            const double value = with_digits(digit * pow(10, decade), 1);
+            double distance;
+            if (is_disguise(t, &h, value, right)) continue;
+            FD_TRY(distance_at(t, &h, value, &distance, err));
+            if (!(distance < t->few_left / 4)) continue;
+            FD_TRY(fd_trial_try(t, &h, err));
+            *found = fd_trial_fits(t);
+        }
+    return FD_OK;
+}
+
 fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
     double centre = right > 0 ? log10(fmax(right, LEAST_CENTRE)) : 0, least = INFINITY, plain = t->few_left, best;
     int at = 0;
     *found = false;
-    if (fd_trial_exhausted(t)) return FD_OK;
+    FD_TRY(try_digits(t, h, right, found, err));
+    if (*found || fd_trial_exhausted(t)) return FD_OK;
     for (int k = -COARSE; k <= COARSE; k++) {
         double distance;
         FD_TRY(distance_at(t, &h, pow(10, centre + (double)k / PER_DECADE), &distance, err));

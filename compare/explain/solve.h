@@ -18,4 +18,11 @@ fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, fd_error *err);
 /* A factor, the right one being 1: the usual ones, values [n], then any. */
 fd_code fd_try_or_solve(fd_trial *t, fd_hypothesis h, const double *values, int n, fd_error *err);
 
+/* A hypothesis whose value is one that was solved for. */
+bool fd_solve_has_number(const fd_hypothesis *h);
+
+/* The numbers that a fitted one may stand for, of few digits first, itself at last; how many. */
+enum { FD_MOST_DIGITS = 3 };
+int fd_solve_simple(double x, double to[FD_MOST_DIGITS + 1]);
+
 #endif

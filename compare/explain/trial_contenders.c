@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/explain/solve.h"
 #include "compare/explain/trial.h"
 
 /* Of a thousand errors with zero mean a given direction takes a hundredth away; here it is all but a 64th of the
@@ -50,25 +51,26 @@ void fd_trial_note_runner_up(fd_trial *t, const fd_explain_fit *fit) {
     if (!kept->name[0] || better(fit, kept)) *kept = *fit;
 }
 
-void fd_trial_note_near(fd_trial *t, const fd_hypothesis *h, double left) {
-    fd_explanation *out = t->out;
-    if (!(left < 1) || !fd_trial_many_layers(t)) return;
-    for (int32_t i = 0; i < out->n_nearest; i++)
-        if (fd_hypothesis_same(&out->nearest[i].h, h)) return;
-    const bool full = out->n_nearest == FD_MAX_NEAREST;
-    if (full && !(left < out->nearest[FD_MAX_NEAREST - 1].left)) return;
-    int32_t at = full ? FD_MAX_NEAREST - 1 : out->n_nearest++;
-    for (; at > 0 && left < out->nearest[at - 1].left; at--) out->nearest[at] = out->nearest[at - 1];
-    out->nearest[at] = (fd_nearest){*h, left};
-}
-
 /* The same number with another value: the better one stands for both, for near it all values are nearly right. */
 static bool same_unknown(const fd_hypothesis *a, const fd_hypothesis *b) {
-    bool number = a->guess == FD_GUESS_PARAMETER || a->guess == FD_GUESS_FACTOR || a->guess == FD_GUESS_INPUT_FACTOR ||
-                  a->guess == FD_GUESS_CAP;
     fd_hypothesis x = *a;
     x.value = b->value;
-    return number && fd_hypothesis_same(&x, b);
+    return fd_solve_has_number(a) && fd_hypothesis_same(&x, b);
+}
+
+/* Of a number that was fitted the best value stands for all. */
+void fd_trial_note_near(fd_trial *t, const fd_hypothesis *h, double left) {
+    fd_explanation *out = t->out;
+    int32_t at = 0;
+    if (!(left < 1) || t->n_span == 1) return;
+    while (at < out->n_nearest && !fd_hypothesis_same(&out->nearest[at].h, h) && !same_unknown(&out->nearest[at].h, h))
+        at++;
+    const bool known = at < out->n_nearest, full = out->n_nearest == FD_MAX_NEAREST;
+    if (!known && full) at = FD_MAX_NEAREST - 1;
+    if ((known || full) && !(left < out->nearest[at].left)) return;
+    if (!known && !full) out->n_nearest++;
+    for (; at > 0 && left < out->nearest[at - 1].left; at--) out->nearest[at] = out->nearest[at - 1];
+    out->nearest[at] = (fd_nearest){*h, left};
 }
 
 void fd_trial_drop(fd_trial *t, int32_t at) {

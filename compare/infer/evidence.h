@@ -147,6 +147,10 @@ bool fd_evidence_nothing_is_narrow(const fd_evidence *evidence, const fd_numeric
  * then, or another class. */
 bool fd_evidence_shapes_disagree(const fd_evidence *evidence, const fd_class_case *c);
 
+/* Two classes whose products round by their shape, and all of those that were recorded with what they read are as one says and as the other;
+ * not where fewer than three were. */
+bool fd_evidence_same_products(const fd_evidence *evidence, const fd_class_case *a, const fd_class_case *b);
+
 /* Tensors behind a layer or more of unrecorded ones that are what binary32 gives, rounded to 16 bits at the end; 0 where another tensor is
  * neither that nor binary32's. */
 int32_t fd_evidence_n_one_rounding(const fd_evidence *evidence);

@@ -135,3 +135,22 @@ bool fd_evidence_shapes_disagree(const fd_evidence *e, const fd_class_case *c) {
         }
     return FEW_DISAGREE_OF * n_disagree > n;
 }
+
+enum { FEWEST_ASKED = 3 };
+
+bool fd_evidence_same_products(const fd_evidence *e, const fd_class_case *a, const fd_class_case *b) {
+    int32_t n = 0;
+    bool same = true;
+    for (int32_t i = 0; i < e->graph->n_node && same; i++) {
+        bool asked = false;
+        if (e->graph->nodes[i].op != FD_OP_MATMUL || e->n_way[i] > 0) continue;
+        for (int32_t p = 0; p < e->n_slot && same; p++) {
+            const int64_t row = (int64_t)i * e->n_slot + p;
+            if (a->rows[row].z < 0 || b->rows[row].z < 0) continue;
+            asked = true;
+            same = a->rows[row].error == b->rows[row].error;
+        }
+        n += asked;
+    }
+    return same && n >= FEWEST_ASKED;
+}

@@ -70,6 +70,19 @@ static void refute_by_kinds(const fd_evidence *evidence, fd_class_cases *c) {
     }
 }
 
+/* Of products that were recorded with what they read it is known whether their factors were cut off. Where none were, in an engine that
+ * multiplies with them, its bounds have room for something else. */
+static void refute_cut_factors(const fd_evidence *evidence, fd_class_cases *c) {
+    for (int32_t i = 1; i < c->n; i++) {
+        const fd_numerics_class *wide = c->at[i].numerics;
+        for (int32_t j = 1; j < c->n && wide->either && wide->in_truncates; j++) {
+            const fd_numerics_class *rounds = c->at[j].numerics;
+            if (rounds->either && !rounds->in_truncates && fd_evidence_same_products(evidence, &c->at[i], &c->at[j]))
+                c->refuted[i] = true;
+        }
+    }
+}
+
 bool fd_case_is_for_mix_alone(const fd_evidence *evidence, const fd_class_cases *c, int32_t wide) {
     bool yes = false;
     if (!c->at[wide].numerics->fast_math || fd_class_leaves_nothing(c->at[wide].numerics)) return false;
@@ -86,5 +99,6 @@ void fd_refute_by_others(const fd_evidence *evidence, fd_class_cases *c) {
     refute_by_tighter(evidence, c);
     refute_by_mixed(c);
     refute_by_kinds(evidence, c);
+    refute_cut_factors(evidence, c);
     if (fd_evidence_shows_f16_sums(evidence)) fd_refute_sums_in_binary32(c);
 }
