@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bench/gpu_table.py BUILD [--models DIR] [--only TEXT] [--rounds 3]
 
-The README's table of GPU decode and prefill: makes each model of random weights that DIR lacks (30 GB for all nine), runs
+The table of GPU decode and prefill in docs/performance.md: makes each model of random weights that DIR lacks (30 GB for all nine), runs
 BUILD/bench/decode_gpu --numerics=fast on it, exact and fast in turns, and prints its row as soon as it is measured. --only:
 models whose name has TEXT, such as "llama-8B F16". Nothing else should use the GPU or many cores meanwhile.
 """
