@@ -195,18 +195,40 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     return attribute_side(c, FD_CANDIDATE, rival, &unused, out, err);
 }
 
+/* The first layer's tensor that was reached through unrecorded ones, where a class that nothing shows has room for what is left. */
+static fd_node_finding first_with_room(const fd_comparison *c) {
+    const fd_trace *cand = fd_comparison_options(c, FD_CANDIDATE).cand;
+    const fd_verdict_map *map = &c->map[FD_CANDIDATE];
+    const fd_node *nodes = c->o->graph->nodes;
+    fd_node_finding at = {FD_FOUND_NOTHING};
+    for (int32_t i = 0; i < c->o->graph->n_node && at.finding == FD_FOUND_NOTHING; i++) {
+        const int32_t in = nodes[i].input[0];
+        if (nodes[i].layer < 0 || in < 0 || !fd_trace_has_data(cand, nodes[i].name)) continue;
+        if (fd_trace_has_data(cand, nodes[in].name)) continue;
+        const float *z = map->by_pos + (size_t)i * (size_t)map->n_pos;
+        at = (fd_node_finding){.finding = FD_FOUND_INTRODUCED, .node = i, .span_first = i};
+        for (int32_t p = 1; p < map->n_pos; p++)
+            if (z[p] > z[at.pos]) at.pos = p;
+        at.step = fd_trace_step_of(cand, at.pos);
+    }
+    return at;
+}
+
 /* Where a bug moves all rows, none of them shows the class. Then the class and the bug are found together, or neither is. */
 static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
     fd_explanation e = {0};
     const fd_numerics_class *shown;
-    if (class_->source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
-    const fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
-    FD_TRY(fd_comparison_explain(c, &ask, &e, err));
-    if (e.named) return FD_OK;
+    if (class_->source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0) return FD_OK;
+    const fd_node_finding at = out->found ? out->first : first_with_room(c);
+    fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
+    ask.finding = &at;
+    if (at.finding == FD_FOUND_NOTHING || !(out->found || class_->evidence.undecided)) return FD_OK;
+    FD_TRY(out->found ? fd_comparison_explain(c, &ask, &e, err) : fd_diagnose(&ask, &e, err));
+    if (e.named && out->found) return FD_OK;
     FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
     if (!shown) return FD_OK;
     c->explained = false;
-    fd_class_refuted_by_bug(out->numerics, c->o->graph->nodes[out->first.node].name, &class_->evidence);
+    fd_class_refuted_by_bug(out->numerics, c->o->graph->nodes[at.node].name, &class_->evidence);
     forget_attribution(c, FD_CANDIDATE, out);
     fd_judged_class unused;
     return attribute_side(c, FD_CANDIDATE, shown, &unused, out, err);
