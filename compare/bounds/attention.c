@@ -76,9 +76,10 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
     }
 }
 
-/* p_t = e^(s_t − m) / Σ. A shift of s_t by ε_t multiplies e^s_t by 1 + ε_t and the sum by 1 + Σ p ε:
+/* p_t = e^(s_t − m) / Σ. A shift of s_t by ε_t multiplies e^s_t by 1 + ε_t and the sum, which has it too, by
+ * 1 + Σ p ε:
  *
- *     τ = p_t·(ε_t + Σ_j p_j ε_j + λ·u·√n + 4u),     ε_t = e_t + u·(4 + 3|s_t − m|)
+ *     τ = p_t·((1 − p_t)·ε_t + Σ_{j≠t} p_j ε_j + λ·u·√n + 4u),     ε_t = e_t + u·(4 + 3|s_t − m|)
  *
  * A sink is one more score of the sum, of the class's type: its own ε counts u·|sink| more.
  *
@@ -107,8 +108,11 @@ void fd_bound_attn_softmax(const fd_bound_work *work) {
         if (sink > -INFINITY) mean += fmax(rest, 0) * u * (4 + 3 * fabs(sink - max) + fabs(sink));
         /* the sum's terms are all positive, so its chain costs at most u·√n·λ of it, in binary32 in every engine */
         double chain = fd_bound_lambda_of(work, n) * sqrt((double)n) * fmin(u, 0x1p-24);
-        for (int64_t t = 0; t < n; t++)
-            tau[t] = p[t] > 0 ? p[t] * expm1(tau[t] + mean + chain + 4 * u) + 2 * work->c->tiny_out : 0;
+        /* a weight's own error is in its sum as well: of a key that is seen alone nothing is left of it */
+        for (int64_t t = 0; t < n; t++) {
+            const double off = fmax(tau[t] + mean - 2 * p[t] * tau[t], 0);
+            tau[t] = p[t] > 0 ? p[t] * expm1(off + chain + 4 * u) + 2 * work->c->tiny_out : 0;
+        }
     }
 }
 
