@@ -227,11 +227,18 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     if (e.named && out->found) return FD_OK;
     FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
     if (!shown) return FD_OK;
-    c->explained = false;
-    fd_class_refuted_by_bug(out->numerics, c->o->graph->nodes[at.node].name, &class_->evidence);
-    forget_attribution(c, FD_CANDIDATE, out);
     fd_judged_class unused;
-    return attribute_side(c, FD_CANDIDATE, shown, &unused, out, err);
+    const fd_numerics_class *was = out->numerics;
+    forget_attribution(c, FD_CANDIDATE, out);
+    FD_TRY(attribute_side(c, FD_CANDIDATE, shown, &unused, out, err));
+    if (out->found && out->first.node < at.node) { /* no engine's that was right until there */
+        c->likely.guess = FD_GUESS_NONE;
+        forget_attribution(c, FD_CANDIDATE, out);
+        return attribute_side(c, FD_CANDIDATE, was, &unused, out, err);
+    }
+    c->explained = false;
+    fd_class_refuted_by_bug(was, c->o->graph->nodes[at.node].name, &class_->evidence);
+    return FD_OK;
 }
 
 /* An inferred class was chosen by what it leaves of a sample. */

@@ -102,15 +102,15 @@ fd_code fd_find_class_by_repetition(const fd_diagnose_options *ask, const fd_exp
     fd_diagnose_options how = *ask;
     int32_t n_most = FD_FEWEST_REPEATED - 1; /* the first rows are alike in classes that differ in attention alone */
     *out = NULL;
-    for (int32_t i = 0; fd_numerics_class_at(i) && e->n_nearest > 0 && n_most < FEW_ROWS; i++) {
+    for (int32_t i = -1; (i < 0 || fd_numerics_class_at(i)) && e->n_nearest > 0 && n_most < FEW_ROWS; i++) {
         repetition found = {e->nearest, e->n_nearest};
-        how.numerics = fd_numerics_class_at(i);
-        if (how.numerics == ask->numerics || !may_be_it(how.numerics, ask)) continue;
+        how.numerics = i < 0 ? ask->numerics : fd_numerics_class_at(i); /* that one first: others have to give more */
+        if ((i >= 0 && how.numerics == ask->numerics) || !may_be_it(how.numerics, ask)) continue;
         FD_TRY(find_in_class(&how, ask->n_pos, &found, err));
         if (found.n_most <= n_most) continue;
         n_most = found.n_most;
-        *out = how.numerics;
-        *which = found.best.h;
+        *out = i < 0 ? NULL : how.numerics;
+        if (*out) *which = found.best.h;
     }
     return FD_OK;
 }
