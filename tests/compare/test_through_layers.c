@@ -1,4 +1,4 @@
-/* Bugs of every layer that are named from logits alone. */
+/* Bugs that are named through whole layers: from logits alone, or from the layers' outputs. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -9,6 +9,7 @@ typedef struct layers_case {
     const char *what;
     void (*edit)(fd_node *node); /* a node of a layer */
     const char *name, *summary;
+    const char *tensors; /* NULL: logits alone */
 } layers_case;
 
 static void other_eps_before_attention(fd_node *node) {
@@ -21,15 +22,33 @@ static void no_norm_before_the_ffn(fd_node *node) {
     node->scale = 1;
 }
 
+static void base_of_layer_2(fd_node *node) {
+    if (node->op == FD_OP_ROPE && node->layer == 2) node->rope.base = 8000;
+}
+
+static void less(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) ((float *)args->out)[i] *= 0.9f;
+}
+
+static void less_of_attention(fd_node *node) {
+    if (node->op == FD_OP_ATTN_MIX) node->override = less;
+}
+
 static const layers_case cases[] = {
     {"f32", "the norms before attention have another eps, those of the FFN have not", other_eps_before_attention,
      "other_eps", "eps 0.001; the file says 1e-05, at every attn_norm"},
     /* all rows are moved, so that none shows the class: it is found with the bug, by rows to their last bits */
     {"llama-cpu", "the stream goes into the FFN without a norm, beside int8 blocks", no_norm_before_the_ffn,
      "norm_missing", "the norm before attention or FFN is left out, at every ffn_norm"},
+    {"llama-cpu", "attention gives too little in every layer, beside int8 blocks", less_of_attention, "factor",
+     "the values are 0.9 times the right ones", "*l_out,logits"},
+    /* a base that is nearly right leaves as much as the right one does: steps hide the way to it */
+    {"llama-cpu", "RoPE of one layer has another base, beside int8 blocks", base_of_layer_2, "other_rope_base",
+     "RoPE base 8000; the file says 10000", "*l_out,logits"},
 };
 
-Test(through_layers, one_kind_of_node_of_every_layer_is_named_from_logits_alone) {
+Test(through_layers, one_kind_of_node_is_named_from_logits_or_layers_alone) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench b = open_bench(models[0], (recording){0});
         fd_graph *faulty;
@@ -40,7 +59,7 @@ Test(through_layers, one_kind_of_node_of_every_layer_is_named_from_logits_alone)
         fd_verdict v = judged(&b, faulty,
                               (recording){.emulated = cases[i].emulated,
                                           .numerics = strcmp(cases[i].emulated, "f32") == 0 ? "f32" : "unknown",
-                                          .tensors = "logits"});
+                                          .tensors = cases[i].tensors ? cases[i].tensors : "logits"});
         const fd_explanation *e = &v.diagnosis.explanation;
         cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", cases[i].what, fd_verdict_status_name(v.status));
         cr_expect(e->named, "%s", cases[i].what);
