@@ -131,6 +131,9 @@ bool fd_import_put_info(const fd_import_plan *plan, hid_t file);
 fd_code fd_import_write_weights(const fd_import_plan *plan, hid_t file, fd_error *err);
 /* What 16-bit integers hold: `as=`, or a name with bf16 in it. */
 fd_array_type fd_import_words(fd_name_map_words words, const char *name, fd_array_type type);
+/* What those of a match hold: as its rule says. A built-in map does not know the file: NumPy has binary16, and no bfloat16, which people
+ * save as words. */
+fd_name_map_words fd_import_match_words(const fd_import_plan *plan, const fd_import_match *match);
 /* True for nodes whose last axis runs over the keys. */
 bool fd_import_over_kv(const char *node);
 

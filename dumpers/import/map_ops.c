@@ -67,7 +67,9 @@ static bool transpose(row *r) {
     return permute(r, order, r->rank);
 }
 
+/* Of an array that has the axis of heads already, as engines also save it, nothing is left to do. */
 static bool heads(row *r, int64_t n) {
+    if (r->rank >= 2 && n > 1 && r->shape[r->rank - 2] == n) return true;
     if (r->rank < 1 || r->rank == FD_ARRAY_MAX_RANK || n < 1 || r->shape[r->rank - 1] % n != 0) return false;
     r->shape[r->rank] = r->shape[r->rank - 1] / n;
     r->shape[r->rank - 1] = n;

@@ -76,7 +76,8 @@ static fd_code check_shape(fd_planner *p, const fd_import_match *m) {
         if (shape[i] < 1 || shape[i] > INT32_MAX || (n *= shape[i]) > FD_NAME_MAP_MAX_ELEMENTS)
             return fd_fail(p->err, FD_ERR_INPUT, "\"%s\": shape %s a position, expected 1 to 2^31 - 1 elements",
                            t->name, fd_array_shape_text(rank, shape, text));
-    if (t->type == FD_ARRAY_U16 && rule->words == FD_NAME_MAP_WORDS_AS_FILE && !strstr(t->name, "bf16"))
+    if (t->type == FD_ARRAY_U16 && fd_import_match_words(plan, m) == FD_NAME_MAP_WORDS_AS_FILE &&
+        !strstr(t->name, "bf16"))
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: \"%s\" holds 16-bit words: write as=bf16 or as=f16",
                        plan->map->name, rule->line, t->name);
     FD_TRY(fd_import_apply(plan, m, &rank, shape, NULL, NULL, p->err));

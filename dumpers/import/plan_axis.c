@@ -117,6 +117,7 @@ fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error
     m->rank = t->rank;
     memcpy(m->shape, t->shape, sizeof m->shape);
     if (t->step < 0) return m->axis = 0, FD_OK;
+    if (fd_plan_place_saved(plan, m)) return FD_OK;
     if (fd_name_map_reshape(plan->map, rule, &plan->values, step->n_pos, &m->rank, m->shape, err) != FD_OK)
         return fd_error_prefix(err, "\"%s\" (step %d)", t->name, m->step);
     if (rule->has_axis) split_flat(plan, rule, m);

@@ -1,4 +1,4 @@
-/* The planner's parts: plan_names.c (rules against names), plan_positions.c (tokens and steps), plan_sizes.c (tokens of each step from the shapes), plan_axis.c (how an array lies in its step), plan.c (shapes, and the whole). */
+/* The planner's parts: plan_names.c (rules against names), plan_positions.c (tokens and steps), plan_sizes.c (tokens of each step from the shapes), plan_axis.c (how an array lies in its step), plan_saved.c (one that was saved otherwise), plan.c (shapes, and the whole). */
 #ifndef FD_DUMPERS_IMPORT_PLAN_INTERNAL_H
 #define FD_DUMPERS_IMPORT_PLAN_INTERNAL_H
 
@@ -27,6 +27,8 @@ bool fd_plan_is_allowed(const fd_planner *p, const char *name);
 fd_code fd_plan_steps(fd_planner *p);
 /* Tokens of each step [n_step], as most arrays' shapes say; -1: they do not. n_recorded of the steps have tensors. FD_ERR_MEMORY. */
 fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, fd_error *err);
+/* Is the array of a built-in map's name, whose rank and shape are set, a flat one or the last token's row alone? Then sets rank, shape, axis. */
+bool fd_plan_place_saved(const fd_import_plan *plan, fd_import_match *match);
 /* Where the axis of the rule's axis= lies; negative when the array has too few. */
 int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *shape);
 

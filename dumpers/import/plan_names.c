@@ -51,7 +51,8 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     const fd_name_map_values values = fd_import_values_for(p->plan, rule, node);
     fd_fused_place place;
     if (part && p->plan->map->builtin)
-        return fd_fused_part_place(part, &values, &place) && t->rank > 0 && t->shape[t->rank - 1] == place.width;
+        return fd_fused_part_place(part, &values, &place) && t->rank > 0 &&
+               (t->rank == 1 ? t->shape[0] % place.width == 0 : t->shape[t->rank - 1] == place.width);
     if (id < 0 || fd_import_over_kv(node)) return true;
     const int64_t expected = fd_node_elements(&graph->nodes[id], 1);
     int64_t n = t->rank > 0 ? fd_name_map_sliced(rule, &p->plan->values, t->shape[t->rank - 1]) : 1;

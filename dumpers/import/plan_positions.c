@@ -58,19 +58,33 @@ static fd_code size_by_rules(fd_planner *p, int32_t s, int64_t *size, const char
     return FD_OK;
 }
 
+/* Of more tokens than steps, of which every step has one row by the rules: the last token's rows alone, which do not say it. */
+static fd_code are_last_rows(fd_planner *p, bool *out) {
+    *out = p->plan->n_step < p->plan->n_token;
+    for (int32_t s = 0; s < p->plan->n_step && *out; s++) {
+        int64_t size = 1;
+        const char *by = NULL;
+        FD_TRY(size_by_rules(p, s, &size, &by));
+        *out = size == 1;
+    }
+    return FD_OK;
+}
+
 /* How many tokens each step has: given, or what the tensors with an axis of their own agree on, or what most shapes say
  * (`by_shape`; NULL: nothing), or a prefill and single tokens. */
 static fd_code find_steps(fd_planner *p, const bool *recorded, int32_t n_recorded, const int32_t *by_shape) {
     fd_import_plan *plan = p->plan;
     const bool given = p->options->step_sizes != NULL, gaps = n_recorded > 0 && n_recorded < plan->n_step;
     const int32_t n_source = plan->n_step;
+    bool last_rows = false;
+    if (!given && n_source > 1) FD_TRY(are_last_rows(p, &last_rows));
     if (given) FD_TRY(take_given(p, recorded, n_recorded));
     const int32_t n = plan->n_step;
     int64_t total = 0;
     for (int32_t s = 0; s < n; s++) {
         int64_t size = given ? plan->steps[s].n_pos : n == 1 ? plan->n_token : 0;
         const char *by = NULL;
-        if (!given && n > 1) FD_TRY(size_by_rules(p, s, &size, &by));
+        if (!given && n > 1 && !last_rows) FD_TRY(size_by_rules(p, s, &size, &by));
         const bool known = given || size != 0 || (by_shape && by_shape[s] >= 0);
         if (!given && size == 0 && known) size = by_shape[s];
         if (!known && gaps)

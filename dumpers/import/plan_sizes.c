@@ -107,11 +107,13 @@ static void vote_by_elements(const fd_source_tensor *const *arrays, int32_t n, c
         for (int32_t i = 0; i < n; i++) sizes[arrays[i]->step] = 1;
         vote(v, sizes, plan->n_step, true, left > n_missing);
     }
-    const int64_t width = fits && n_missing == 0 && !one_row ? sum / plan->n_token : 0;
-    fits = width > 1 && width * plan->n_token == sum; /* 1: an axis over the tokens, which has voted */
+    const int64_t rows = plan->n_token - n_missing; /* steps that were not recorded were single tokens, as above */
+    const int64_t width = fits && rows > 0 && !one_row ? sum / rows : 0;
+    fits = width > 1 && width * rows == sum; /* 1: an axis over the tokens, which has voted */
+    if (fits) share_left(plan, arrays, n, n_missing, sizes);
     for (int32_t i = 0; i < n && fits; i++) {
         fits = arrays[i]->shape[0] % width == 0 && arrays[i]->shape[0] > 0;
-        sizes[i] = (int32_t)(arrays[i]->shape[0] / width);
+        sizes[arrays[i]->step] = (int32_t)(arrays[i]->shape[0] / width);
     }
     if (fits && fd_import_is_row(plan->graph, width)) vote(v, sizes, plan->n_step, true, false);
 }

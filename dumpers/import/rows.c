@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "dumpers/store/place.h"
 #include "dumpers/import/import.h"
 
@@ -55,6 +56,14 @@ fd_array_type fd_import_words(fd_name_map_words words, const char *name, fd_arra
     return type == FD_ARRAY_U16 && strstr(name, "bf16") ? FD_ARRAY_BF16 : type;
 }
 
+fd_name_map_words fd_import_match_words(const fd_import_plan *plan, const fd_import_match *match) {
+    const fd_name_map_words words = plan->map->rules[match->rule].words;
+    const char *dot = strrchr(match->node, '.');
+    const bool ids = dot && fd_ends_with(dot, "_topk"), said = words != FD_NAME_MAP_WORDS_AS_FILE;
+    const bool words_of_16 = fd_source_at(plan->source, match->tensor)->type == FD_ARRAY_U16;
+    return plan->map->builtin && words_of_16 && !said && !ids ? FD_NAME_MAP_WORDS_BF16 : words;
+}
+
 fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *match, fd_import_rows *out,
                             fd_error *err) {
     const fd_source_tensor *tensor = fd_source_at(plan->source, match->tensor);
@@ -70,7 +79,7 @@ fd_code fd_import_rows_open(const fd_import_plan *plan, const fd_import_match *m
         out->n = (int32_t)tensor->shape[0] - tensor->first;
     } else if (code == FD_OK) {
         code = fd_source_view_open(plan->source, match->tensor, &out->view, err);
-        out->view.array.type = fd_import_words(plan->map->rules[match->rule].words, tensor->name, tensor->type);
+        out->view.array.type = fd_import_words(fd_import_match_words(plan, match), tensor->name, tensor->type);
         if (code == FD_OK && !fd_array_reshape(&out->view.array, match->rank, match->shape) &&
             plan->map->rules[match->rule].n_shape > 0)
             code = fd_fail(err, FD_ERR_INPUT, "%s:%d: \"%s\": shape= needs an array in row-major order",

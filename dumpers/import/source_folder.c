@@ -123,6 +123,22 @@ static fd_code add_entry(fd_source *source, const char *path, size_t root, int d
     return fd_source_add_file(source, path, name, err);
 }
 
+/* An archive that is all there is, and says no step or rank by its name: as if it were given itself. */
+static fd_code name_as_alone(fd_source *source, const char *root, fd_error *err) {
+    const char *path = source->files[0].path, *stem = path + strlen(root) + 1;
+    const size_t length = (size_t)(strrchr(stem, '.') - stem);
+    for (size_t i = 0; i < source->n; i++)
+        if (strncmp(source->tensors[i].name, stem, length) != 0 || source->tensors[i].name[length] != '/') return FD_OK;
+    char *again = strdup(path);
+    if (!again) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", path);
+    for (size_t i = 0; i < source->n; i++) free(source->tensors[i].name);
+    fd_source_file_free(&source->files[0]);
+    source->n = source->n_file = source->n_open = 0;
+    fd_code code = fd_source_add_file(source, again, "", err);
+    free(again);
+    return code;
+}
+
 fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err) {
     FD_TRY(add_children(source, path, strlen(path) + 1, 0, err));
     if (source->n_pickle > 0)
@@ -132,6 +148,8 @@ fd_code fd_source_add_folder(fd_source *source, const char *path, fd_error *err)
             "x = torch.load(name, weights_only=True); x = x[\"value\"] if isinstance(x, dict) else x; "
             "numpy.save(os.path.splitext(name)[0], (x.float() if x.is_floating_point() else x).cpu().numpy())",
             path, source->n_pickle, source->pickle ? source->pickle : "?");
+    if (source->n > 0 && source->n_file == 1 && !source->says_steps && source->n_rank == 0)
+        return name_as_alone(source, path, err);
     if (source->n > 0) return FD_OK;
     if (source->debugger)
         return fd_fail(err, FD_ERR_INPUT,

@@ -43,7 +43,7 @@ static bool add_file(const fd_proposer *p, size_t tensor, int32_t node, float *r
 static bool add_trace(const fd_proposer *p, const fd_source_tensor *t, int32_t node, float *ref, int64_t width,
                       lengths *l) {
     const fd_trace *trace = fd_source_trace(p->source);
-    const bool fits = fd_trace_elements(fd_trace_node_at(trace, (int32_t)t->file), 0) == width;
+    const bool fits = !t->over_kv && fd_trace_elements(fd_trace_node_at(trace, (int32_t)t->file), 0) == width;
     double *row = malloc(sizeof *row * (size_t)(width + 1));
     fd_error unread;
     for (int32_t pos = t->first; row && fits && pos < fd_trace_n_pos(trace); pos++)
@@ -54,9 +54,10 @@ static bool add_trace(const fd_proposer *p, const fd_source_tensor *t, int32_t n
     return fits;
 }
 
-/* How far the lengths of one name are from the node's; INFINITY. */
+/* How far the lengths of one name are from the node's; INFINITY. Rows over the keys grow: they have no length to compare. */
 static double off_of(const fd_proposer *p, const fd_proposed *item, int32_t node) {
     const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    if (fd_trace_node_at(p->ref, node)->over_kv) return INFINITY;
     const int64_t width = fd_trace_elements(fd_trace_node_at(p->ref, node), 0);
     float *ref = malloc(sizeof *ref * (size_t)(width + 1));
     lengths l = {0};

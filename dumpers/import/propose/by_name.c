@@ -50,29 +50,54 @@ static int32_t node_of_ends(const fd_proposer *p, const char *name) {
     return fd_trace_find(p->ref, embeds ? "token_embd" : "output_norm");
 }
 
-/* The node of that layer which the name ends in: "layer0_attn_norm", "h.0.q", "blocks.0.gate", "layer0_out"; -1. */
+/* What engines call a node, where it is not as the GGUF's tensors are called. */
+static const struct {
+    const char *word, *node;
+} words[] = {
+    {"down_proj", "ffn_down"}, {"up_proj", "ffn_up"},     {"gate_proj", "ffn_gate"}, {"input_layernorm", "attn_norm"},
+    {"q_proj", "attn_q"},      {"k_proj", "attn_k"},      {"v_proj", "attn_v"},      {"o_proj", "attn_proj"},
+    {"mlp_out", "ffn_down"},   {"mlp_out", "ffn_moe_out"}};
+
+/* What a pattern calls its tensor: what stands after the layer's number, after its last dot; else before it: "h.{layer}.mlp.down",
+ * "layer{layer}_down", "down-{layer}". */
+static const char *word_of(const char *pattern, char *out, size_t size) {
+    const char *number = strstr(pattern, "{layer}"), *after = number + strlen("{layer}");
+    after += strspn(after, "._-/");
+    size_t n = (size_t)(number - pattern);
+    while (n > 0 && strchr("._-/", pattern[n - 1])) n--;
+    snprintf(out, size, "%.*s", *after ? (int)strlen(after) : (int)n, *after ? after : pattern);
+    for (char *c = out; *c; c++)
+        if (strchr("./", *c) && c[1]) memmove(out, c + 1, strlen(c)), c = out;
+    return out;
+}
+
+static int32_t find_in_layer(const fd_proposer *p, int32_t layer, const char *before, const char *word) {
+    char node[400];
+    snprintf(node, sizeof node, "blk.%d.%s%s", layer, before, word);
+    return fd_trace_find(p->ref, node);
+}
+
+/* The node of that layer which the name's word is: "layer0_attn_norm", "h.0.q", "blocks.0.gate", "layer0_out", "ffn_norm-0"; -1. */
 static int32_t node_of_ending(const fd_proposer *p, const char *name) {
     static const char *const before[] = {"", "attn_", "ffn_"};
-    char pattern[300], node[400];
+    char pattern[300], room[300];
     int32_t found = -1;
     for (int number = 0; number < 4 && found < 0; number++) {
         int32_t layer = fd_propose_layer_of(p, name, number, false, pattern, sizeof pattern);
-        const char *ending = layer >= 0 ? strstr(pattern, "{layer}") : NULL;
-        if (!ending) continue;
-        ending += strlen("{layer}");
-        ending += strspn(ending, "._-/");
-        if (says_output(pattern, ending)) ending = "l_out";
-        for (int i = 0; i < 3 && found < 0 && *ending; i++) {
-            snprintf(node, sizeof node, "blk.%d.%s%s", layer, before[i], ending);
-            found = fd_trace_find(p->ref, node);
-        }
+        if (layer < 0 || !strstr(pattern, "{layer}")) continue;
+        const char *ending = strstr(pattern, "{layer}") + strlen("{layer}"),
+                   *word = word_of(pattern, room, sizeof room);
+        if (says_output(pattern, ending + strspn(ending, "._-/"))) word = "l_out";
+        for (int i = 0; i < 3 && found < 0 && *word; i++) found = find_in_layer(p, layer, before[i], word);
+        for (size_t i = 0; i < sizeof words / sizeof *words && found < 0; i++)
+            if (strcmp(word, words[i].word) == 0) found = find_in_layer(p, layer, "", words[i].node);
     }
     return found;
 }
 
-/* Names of layers that values decide end in their nodes' names, and none in another's. Without any, where only layers'
- * outputs were recorded and the first is wrong, `outputs` alone are believed. */
-static bool endings_say_it(const fd_proposer *p, bool *outputs) {
+/* Names of layers that values decide end in their nodes' names, and none in another's. Without any, where little was recorded and the
+ * first of it is wrong, those alone are believed that mean the same in all engines (`alone`). */
+static bool endings_say_it(const fd_proposer *p, bool *alone) {
     size_t n = 0;
     for (size_t i = 0; i < p->n; i++) {
         const fd_proposed *item = &p->items[i];
@@ -80,13 +105,17 @@ static bool endings_say_it(const fd_proposer *p, bool *outputs) {
         if (v >= 0 && v != item->best[0].node) return false;
         n += v >= 0;
     }
-    *outputs = n == 0;
+    *alone = n == 0;
     return true;
 }
 
-static bool is_output(const fd_trace_node *node) {
-    const char *own = strrchr(node->name, '.');
-    return own && strcmp(own, ".l_out") == 0;
+/* Before RoPE or after it, before a projection or after it: Q, K and what attention gives are called alike. */
+static bool means_one_thing(const fd_trace_node *node) {
+    static const char *const own[] = {".l_out", ".attn_norm", ".ffn_norm", ".ffn_gate", ".ffn_up", ".ffn_down"};
+    const char *tail = strrchr(node->name, '.');
+    for (size_t i = 0; tail && i < sizeof own / sizeof *own; i++)
+        if (strcmp(tail, own[i]) == 0) return true;
+    return false;
 }
 
 /* Rows first in every step, in an array of one dimension too, or the last row alone; axes of 1 may stand before them. */
@@ -179,14 +208,15 @@ void fd_propose_ends(fd_proposer *p) {
 }
 
 void fd_propose_by_name(fd_proposer *p) {
-    bool outputs = false;
-    const bool endings = endings_say_it(p, &outputs);
+    bool alone = false;
+    const bool endings = endings_say_it(p, &alone);
     for (int pass = 0; pass < 1 + endings; pass++)
         for (size_t i = 0; i < p->n; i++) {
             fd_proposed *item = &p->items[i];
             const int32_t v = pass ? node_of_ending(p, item->name) : fd_trace_find(p->ref, item->name);
             if (item->clear || !may_be(p, item, v)) continue;
-            if (pass && (!has_rows_first(p, item) || (outputs && !is_output(fd_trace_node_at(p->ref, v))))) continue;
+            if (pass && (!has_rows_first(p, item) || (alone && !means_one_thing(fd_trace_node_at(p->ref, v)))))
+                continue;
             take(p, item, v, pass ? "the end of its name" : "its name alone");
         }
     take_logits_by_size(p);
