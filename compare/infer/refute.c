@@ -75,7 +75,7 @@ static void refute_by_kinds(const fd_evidence *evidence, fd_class_cases *c) {
 static void refute_cut_factors(const fd_evidence *evidence, fd_class_cases *c) {
     for (int32_t i = 1; i < c->n; i++) {
         const fd_numerics_class *wide = c->at[i].numerics;
-        for (int32_t j = 1; j < c->n && wide->either && wide->in_truncates; j++) {
+        for (int32_t j = 1; j < c->n && wide->either && wide->in_truncates && !c->refuted[i]; j++) {
             const fd_numerics_class *rounds = c->at[j].numerics;
             if (rounds->either && !rounds->in_truncates && fd_evidence_same_products(evidence, &c->at[i], &c->at[j]))
                 c->refuted[i] = c->by_tighter_alone[i] = true; /* of attention, which is not asked, it may be true */
