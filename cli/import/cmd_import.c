@@ -106,7 +106,8 @@ const struct argp fd_cmd_import_argp = {
     options,
     parse_import_option,
     "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
-    "Makes a trace of tensors that another engine dumped: a folder of .npy files or raw numbers, an .npz, .safetensors or .pt file, a "
+    "Makes a trace of tensors that another engine dumped: a folder of .npy files or raw numbers, an .npz, .safetensors "
+    "or .pt file, a "
     "folder of transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
     "Exit status: 0 every tensor has its node, 1 ranks contradict each other, 2 unusable input or usage, 3 some "
     "tensors are not named by the map (they are listed, and the trace is still written), or --map auto could not "
@@ -213,7 +214,7 @@ static fd_code import_source(const arguments *a, fd_source **dumps, const fd_nam
     how.cache_type = a->cache_type;
     if (code == FD_OK && a->weights) code = fd_source_open(a->weights, &weights, err);
     how.weights = weights;
-    if (code == FD_OK && a->ranks) code = join_ranks(dumps, &how, err);
+    if (code == FD_OK) code = a->ranks ? join_ranks(dumps, &how, err) : fd_cli_take_stacks_apart(*dumps, &how, err);
     const fd_source *source = *dumps;
     if (code == FD_OK)
         code = map ? write_trace(a, source, &how, status, err) : propose_map(a, source, &how, model, status, err);

@@ -74,6 +74,19 @@ void fd_cli_say_left_out(const fd_source *source) {
     if (what) fprintf(stderr, "%s: left out: %s\n", fd_source_path(source), what);
 }
 
+fd_code fd_cli_take_stacks_apart(fd_source *source, const fd_import_options *how, fd_error *err) {
+    int32_t *tokens = NULL, n_token = how->n_token;
+    size_t n_name = 0;
+    if (!how->graph) return FD_OK;
+    if (!how->tokens) FD_TRY(fd_source_tokens(source, &tokens, &n_token, err));
+    free(tokens);
+    FD_TRY(fd_source_unstack(source, how->graph, n_token, &n_name, err));
+    if (n_name > 0)
+        fprintf(stderr, "%s: %zu name%s all %d layers in one array: taken apart\n", fd_source_path(source), n_name,
+                n_name == 1 ? " has" : "s have", how->graph->hparams.n_layer);
+    return FD_OK;
+}
+
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {
     list_arrays(to, "unmatched", plan->source, plan->unmatched, plan->n_unmatched);
     list_arrays(to, "unmatched weight", plan->weight_source, plan->unmatched_weights, plan->n_unmatched_weight);
