@@ -14,11 +14,11 @@ typedef struct stack { /* the tensors of one name, a step each */
     int64_t n_part;
 } stack;
 
-/* The first axis that is more than a batch of one; -1: none has others after it. */
+/* The first axis that is more than a batch of one; -1: none has two others after it, as rows have one. */
 static int part_axis(const fd_source_tensor *t) {
     int axis = 0;
     while (axis < t->rank && t->shape[axis] == 1) axis++;
-    return axis < t->rank - 1 ? axis : -1;
+    return axis < t->rank - 2 ? axis : -1;
 }
 
 /* Is what follows the axis rows of the model, each position's on one index of an axis or all of one position? `n_pos` of them; 0: not known. */
@@ -58,39 +58,52 @@ static int64_t n_numbered(const fd_source *source, const fd_source_tensor *t) {
     return most;
 }
 
+/* Behind the word in a name that says that layers follow ("layers", "blk", …), where a sign stands; NULL: there is none. */
+static const char *behind_word(const char *name) {
+    static const char *const words[] = {"layers", "blocks", "layer", "block", "blk", "h"};
+    static const char signs[] = "./_-";
+    for (size_t w = 0; w < sizeof words / sizeof *words; w++) {
+        const size_t n = strlen(words[w]);
+        for (const char *at = strstr(name, words[w]); at; at = strstr(at + 1, words[w]))
+            if ((at == name || strchr(signs, at[-1])) && at[n] && strchr(signs, at[n])) return at + n;
+    }
+    return NULL;
+}
+
+/* "layers/attn/q" of layer 3 is "layers/3/attn/q"; "q" is "q.3". */
+static void name_part(const char *name, int64_t part, char *out, size_t size) {
+    const char *at = behind_word(name);
+    if (at)
+        snprintf(out, size, "%.*s%c%lld%s", (int)(at - name), name, *at, (long long)part, at);
+    else
+        snprintf(out, size, "%s.%lld", name, (long long)part);
+}
+
+/* "blk.3.attn_q", "layers_3/q": its layer is said. */
+static bool says_layer(const char *name) {
+    const char *at = behind_word(name);
+    return at && isdigit((unsigned char)at[1]);
+}
+
 static bool is_stack(const fd_source *source, const fd_graph *graph, int32_t n_token, stack *s) {
     const int64_t n_layer = graph->hparams.n_layer;
     const fd_source_tensor *first = s->of[0];
     const int axis = part_axis(first);
     s->n_part = axis < 0 ? 0 : first->shape[axis];
     if (n_layer < 2 || (s->n_part != n_layer && s->n_part != n_layer + 1)) return false;
-    if (fd_source_is_tokens(first) || fd_source_is_weight(first->name)) return false;
+    if (fd_source_is_tokens(first) || fd_source_is_weight(first->name) || says_layer(first->name)) return false;
     for (size_t i = 0; i < s->n; i++) {
         const fd_source_tensor *t = s->of[i];
         if (t->n_same != 1 || !(fd_array_is_float(t->type) || t->type == FD_ARRAY_U16)) return false;
         if (part_axis(t) != axis || t->shape[axis] != s->n_part) return false;
     }
-    /* as many positions as layers in every step: the axis is the positions', unless another is */
-    const int64_t n_pos = (int64_t)s->n * s->n_part == n_token ? s->n_part : 0;
+    /* as many positions as layers in every step, or not in every step: the axis is the positions', unless another is */
+    const bool may_be_positions = (int64_t)s->n * s->n_part == n_token || s->n < (size_t)source->n_step;
+    const int64_t n_pos = may_be_positions ? s->n_part : 0;
     /* names of all layers: of each as many heads as there are layers */
     const int64_t n_other = n_numbered(source, first);
     return n_other + 1 < n_layer &&
            (has_rows(graph, first, axis, n_pos) || (has_scores(first, axis, n_pos) && n_other == 0));
-}
-
-/* "layers/attn/q" of layer 3 is "layers/3/attn/q", where a word of the name says that layers follow; else "q" is "q.3". */
-static void name_part(const char *name, int64_t part, char *out, size_t size) {
-    static const char *const words[] = {"layers", "blocks", "layer", "block", "blk", "h"};
-    static const char signs[] = "./_-";
-    for (size_t w = 0; w < sizeof words / sizeof *words; w++) {
-        const size_t n = strlen(words[w]);
-        for (const char *at = strstr(name, words[w]); at; at = strstr(at + 1, words[w])) {
-            if ((at > name && !strchr(signs, at[-1])) || !at[n] || !strchr(signs, at[n])) continue;
-            snprintf(out, size, "%.*s%c%lld%s", (int)(at + n - name), name, at[n], (long long)part, at + n);
-            return;
-        }
-    }
-    snprintf(out, size, "%s.%lld", name, (long long)part);
 }
 
 static bool has_name(const fd_source *source, const char *name) {
