@@ -214,7 +214,8 @@ static fd_code import_source(const arguments *a, fd_source **dumps, const fd_nam
     how.cache_type = a->cache_type;
     if (code == FD_OK && a->weights) code = fd_source_open(a->weights, &weights, err);
     how.weights = weights;
-    if (code == FD_OK) code = a->ranks ? join_ranks(dumps, &how, err) : fd_cli_take_stacks_apart(*dumps, &how, err);
+    if (code == FD_OK) code = fd_cli_prepare_source(*dumps, &how, err);
+    if (code == FD_OK && a->ranks) code = join_ranks(dumps, &how, err);
     const fd_source *source = *dumps;
     if (code == FD_OK)
         code = map ? write_trace(a, source, &how, status, err) : propose_map(a, source, &how, model, status, err);
@@ -232,7 +233,6 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     const char *inputs[] = {a->source, a->map, a->model, a->tokens_file, a->weights};
     FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
     fd_code code = (a->ranks ? fd_source_open_ranks : fd_source_open)(a->source, &source, err);
-    if (code == FD_OK) fd_cli_say_left_out(source);
     if (code == FD_OK && !is_auto(a)) {
         const char *names = fd_source_names(source);
         if (names && !a->map) code = fd_cli_check_names(a->source, names, err);

@@ -69,12 +69,9 @@ static void list_arrays(FILE *to, const char *what, const fd_source *source, con
     free(groups);
 }
 
-void fd_cli_say_left_out(const fd_source *source) {
+fd_code fd_cli_prepare_source(fd_source *source, const fd_import_options *how, fd_error *err) {
     const char *what = fd_source_left_out(source);
     if (what) fprintf(stderr, "%s: left out: %s\n", fd_source_path(source), what);
-}
-
-fd_code fd_cli_take_stacks_apart(fd_source *source, const fd_import_options *how, fd_error *err) {
     int32_t *tokens = NULL, n_token = how->n_token;
     size_t n_name = 0;
     if (!how->graph) return FD_OK;

@@ -182,7 +182,7 @@ static fd_code take_apart(fd_source *source, const bool *marked, size_t n_part, 
 fd_code fd_source_unstack(fd_source *source, const fd_graph *graph, int32_t n_token, size_t *n_name, fd_error *err) {
     size_t n_part = 0;
     *n_name = 0;
-    if (source->trace || source->ranks) return FD_OK;
+    if (source->trace || source->ranks || source->by_rank) return FD_OK;
     bool *marked = calloc(source->n + 1, sizeof *marked);
     if (!marked) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
     fd_code code = find_stacks(source, graph, n_token, marked, &n_part, n_name, err);
