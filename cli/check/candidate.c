@@ -266,7 +266,7 @@ static fd_code open_foreign(opening *o, fd_error *err) {
     if (fd_source_trace(o->source))
         FD_TRY(fd_cli_check_trace_model(o->reference->model, in->model_path, fd_source_trace(o->source), err));
     FD_TRY(read_options(o, err));
-    fd_cli_say_left_out(o->source);
+    FD_TRY(fd_cli_prepare_source(o->source, &o->how, err));
     if (o->of_ranks) FD_TRY(fd_cli_join_rank_dumps(in->path, &o->how, &o->source, err));
     FD_TRY(find_steps(o, err));
     FD_TRY(say_tokens(o, err));

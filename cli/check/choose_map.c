@@ -9,13 +9,15 @@ enum { MOST_MISFITS = 10 }; /* one of so many */
 
 static const char *const builtin[] = {"gguf", "llama.cpp", "llama2.c", "transformers", "vllm", "onnx"};
 
-/* Tensors that the map names; 0 where it does not fit the source. */
-static size_t count_named(const fd_source *source, const fd_name_map *map, const fd_import_options *how) {
+/* Tensors that the map names; 0 where it does not fit the source. *half of those that it does not pass over: of a graph that was recorded whole
+ * most are the insides of its ops. */
+static size_t count_named(const fd_source *source, const fd_name_map *map, const fd_import_options *how, size_t *half) {
     fd_import_options with = *how;
     fd_import_plan plan;
     fd_error ignored;
     with.map = map;
     if (fd_import_make_plan(source, &with, &plan, &ignored) != FD_OK) return 0;
+    *half = (fd_source_count(source) - plan.n_skipped) / 2;
     size_t n = fd_source_count(source) - plan.n_unmatched - plan.n_allowed - plan.n_skipped;
     fd_import_plan_free(&plan);
     return n;
@@ -27,8 +29,8 @@ static size_t count_joined(const char *path, const fd_name_map *map, const fd_im
     fd_source *joined = NULL;
     fd_error ignored;
     with.map = map;
-    size_t n = fd_cli_join_rank_dumps(path, &with, &joined, &ignored) == FD_OK ? count_named(joined, map, how) : 0;
-    *half = joined ? fd_source_count(joined) / 2 : 0;
+    size_t n =
+        fd_cli_join_rank_dumps(path, &with, &joined, &ignored) == FD_OK ? count_named(joined, map, how, half) : 0;
     fd_source_close(joined);
     return n;
 }
@@ -36,7 +38,7 @@ static size_t count_joined(const char *path, const fd_name_map *map, const fd_im
 fd_code fd_cli_choose_map(const fd_source *source, const char *given, const fd_import_options *how, fd_name_map **out,
                           fd_error *err) {
     const char *named = given ? given : fd_source_names(source);
-    size_t most = fd_ranks_report_of(source) ? 0 : fd_source_count(source) / 2;
+    size_t most = 0;
     *out = NULL;
     if (named && !given) FD_TRY(fd_cli_check_names(fd_source_path(source), named, err));
     if (named) return fd_name_map_open(named, out, err);
@@ -48,9 +50,10 @@ fd_code fd_cli_choose_map(const fd_source *source, const char *given, const fd_i
             *out = NULL;
             return code;
         }
-        size_t half = most;
+        size_t half = 0;
         const bool of_ranks = fd_ranks_report_of(source) != NULL;
-        size_t n = of_ranks ? count_joined(fd_source_path(source), map, how, &half) : count_named(source, map, how);
+        size_t n =
+            of_ranks ? count_joined(fd_source_path(source), map, how, &half) : count_named(source, map, how, &half);
         if (n > half && n > most) {
             fd_name_map *other = *out;
             most = n;

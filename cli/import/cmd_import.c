@@ -106,7 +106,8 @@ const struct argp fd_cmd_import_argp = {
     options,
     parse_import_option,
     "DIR|FILE -o TRACE.h5\nDIR|FILE --map auto --model MODEL.gguf",
-    "Makes a trace of tensors that another engine dumped: a folder of .npy files or raw numbers, an .npz, .safetensors or .pt file, a "
+    "Makes a trace of tensors that another engine dumped: a folder of .npy files or raw numbers, an .npz, .safetensors "
+    "or .pt file, a "
     "folder of transformers' model debugger, or a trace with foreign names. docs/mapping.md describes maps.\v"
     "Exit status: 0 every tensor has its node, 1 ranks contradict each other, 2 unusable input or usage, 3 some "
     "tensors are not named by the map (they are listed, and the trace is still written), or --map auto could not "
@@ -213,6 +214,7 @@ static fd_code import_source(const arguments *a, fd_source **dumps, const fd_nam
     how.cache_type = a->cache_type;
     if (code == FD_OK && a->weights) code = fd_source_open(a->weights, &weights, err);
     how.weights = weights;
+    if (code == FD_OK) code = fd_cli_prepare_source(*dumps, &how, err);
     if (code == FD_OK && a->ranks) code = join_ranks(dumps, &how, err);
     const fd_source *source = *dumps;
     if (code == FD_OK)
@@ -231,7 +233,6 @@ static fd_code open_and_import(const arguments *a, int *status, fd_error *err) {
     const char *inputs[] = {a->source, a->map, a->model, a->tokens_file, a->weights};
     FD_TRY(fd_cli_check_not_overwriting(a->output, inputs, sizeof inputs / sizeof *inputs, err));
     fd_code code = (a->ranks ? fd_source_open_ranks : fd_source_open)(a->source, &source, err);
-    if (code == FD_OK) fd_cli_say_left_out(source);
     if (code == FD_OK && !is_auto(a)) {
         const char *names = fd_source_names(source);
         if (names && !a->map) code = fd_cli_check_names(a->source, names, err);

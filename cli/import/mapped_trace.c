@@ -69,9 +69,19 @@ static void list_arrays(FILE *to, const char *what, const fd_source *source, con
     free(groups);
 }
 
-void fd_cli_say_left_out(const fd_source *source) {
+fd_code fd_cli_prepare_source(fd_source *source, const fd_import_options *how, fd_error *err) {
     const char *what = fd_source_left_out(source);
     if (what) fprintf(stderr, "%s: left out: %s\n", fd_source_path(source), what);
+    int32_t *tokens = NULL, n_token = how->n_token;
+    size_t n_name = 0;
+    if (!how->graph) return FD_OK;
+    if (!how->tokens) FD_TRY(fd_source_tokens(source, &tokens, &n_token, err));
+    free(tokens);
+    FD_TRY(fd_source_unstack(source, how->graph, n_token, &n_name, err));
+    if (n_name > 0)
+        fprintf(stderr, "%s: %zu name%s all %d layers in one array: taken apart\n", fd_source_path(source), n_name,
+                n_name == 1 ? " has" : "s have", how->graph->hparams.n_layer);
+    return FD_OK;
 }
 
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan) {

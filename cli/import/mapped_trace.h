@@ -30,8 +30,8 @@ void fd_cli_allow_absent(fd_cli_globs *globs, char *text);
  * opened. */
 fd_code fd_cli_check_names(const char *path, const char *names, fd_error *err);
 
-/* Says on stderr what was left out of the source. */
-void fd_cli_say_left_out(const fd_source *source);
+/* Says on stderr what was left out of the source, and takes stacks of all layers apart (fd_source_unstack), for the tokens of `how` or its own. */
+fd_code fd_cli_prepare_source(fd_source *source, const fd_import_options *how, fd_error *err);
 
 /* Lists the plan's unmatched tensors and the map's undecided lines on `to`. */
 void fd_cli_list_unmatched(FILE *to, const fd_import_plan *plan);

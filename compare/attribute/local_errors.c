@@ -13,12 +13,12 @@
  * caches and chunkings, norms, RoPE, softmax or the head in binary32) a tensor had at most 1.4 times as much, and of fewer rows 2.1: where
  * a few elements are large, as Q's with their bias, their roundings alone count. Sums of two rounded parts have 1.6 (with a bias 2.5), so
  * such an engine is another class. A norm rounds its result and hardly anything else: at most 1.1 and 1.2. GELU as a formula of tensors
- * (gpt2, phi, bloom), each rounded, has 1.7 to 2.4 times what it has as one operation. A table of blocks that is dequantised in binary16
+ * (gpt2, phi, bloom), each rounded, has 1.7 to 2.4 times what it has as one operation; SiLU whose exponential, sum and quotient are (JAX on a CPU) 1.6 to 2.5. A table of blocks that is dequantised in binary16
  * (bounds/matmul.c) rounds numbers as large as its blocks' largest where one operation rounds the value: 7 and 9.5 times in MLX; simulated, 4 to 16 times
  * of 4, 5 and 8 bits by how the values are distributed (uniform, normal, Laplace). */
 static const struct most {
     double of_many, of_few;
-} most = {1.6, 3.0}, most_of_norm = {1.3, 1.6}, most_of_gelu = {3.2, 5.0}, most_of_table = {24, 32};
+} most = {1.6, 3.0}, most_of_norm = {1.3, 1.6}, most_of_formula = {3.2, 5.0}, most_of_table = {24, 32};
 
 /* In rows of few elements, a router's of 4 experts, the middle row is itself a matter of chance: the logarithm of the ratio of two sums
  * of w squares has a standard deviation of about 2/√w, the middle of n of them 1.25/√n of that. This is four of these: of
@@ -60,6 +60,11 @@ static bool is_norm_alone(const fd_attribution_options *o, int32_t node) {
     return fd_node_is_norm(n) && n->input[0] >= 0 && fd_trace_has_data(o->cand, o->graph->nodes[n->input[0]].name);
 }
 
+/* Of several operations, each of which an engine may round. */
+static bool is_formula(const fd_node *node) {
+    return node->op == FD_OP_GELU || node->op == FD_OP_SILU || node->op == FD_OP_SILU_MUL;
+}
+
 static bool is_table_of_blocks(const fd_attribution_options *o, int32_t node) {
     const fd_node *n = &o->graph->nodes[node];
     return n->op == FD_OP_EMBED && o->numerics->u_out == fd_dtype_roundoff(FD_F16) &&
@@ -76,10 +81,10 @@ static void find_first(const fd_attribution_options *o, const fd_row_errors *her
             fd_local_excess x;
             const double middle = look(here, there, i, first[k], times, &x);
             if (x.n < FEWEST_ROWS) continue;
-            const struct most *of = is_norm_alone(o, i)                   ? &most_of_norm
-                                    : is_table_of_blocks(o, i)            ? &most_of_table
-                                    : o->graph->nodes[i].op == FD_OP_GELU ? &most_of_gelu
-                                                                          : &most;
+            const struct most *of = is_norm_alone(o, i)               ? &most_of_norm
+                                    : is_table_of_blocks(o, i)        ? &most_of_table
+                                    : is_formula(&o->graph->nodes[i]) ? &most_of_formula
+                                                                      : &most;
             const double limit = x.n >= MANY_ROWS ? of->of_many : of->of_few;
             const int64_t width = fd_node_elements(&o->graph->nodes[i], first[k] + x.n / 2 + 1);
             if (middle <= fmax(limit, most_by_chance(x.n, width))) continue;

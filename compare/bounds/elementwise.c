@@ -89,9 +89,12 @@ void fd_bound_silu_mul(const fd_bound_work *work) {
     }
 }
 
-/* One addition; its rounding is the output's. */
+/* One addition; its rounding is the output's. Where what is added was a product (by a norm's weight, a scale), a fused multiply-add takes it
+ * before it is rounded to what is recorded: XLA, and C compilers where both are in one loop. */
 void fd_bound_add(const fd_bound_work *work) {
-    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++) work->tau[i] = work->e[0][i] + work->e[1][i];
+    const double u = fmin(work->c->u_op, 0x1p-24);
+    for (int64_t i = 0; i < work->op->n_pos * work->stride; i++)
+        work->tau[i] = work->e[0][i] + work->e[1][i] + u * (fabs(work->in[0][i]) + fabs(work->in[1][i]));
 }
 
 /* A copy. */

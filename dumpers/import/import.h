@@ -71,6 +71,10 @@ typedef struct fd_import_plan {
     size_t n_unmatched_weight;
 } fd_import_plan;
 
+/* Arrays of all layers [n_layer, …] (or n_layer + 1 of them, from the embeddings on) under a name without a layer's number become one a layer:
+ * "layers/q" is "layers/0/q" and so on, "q" is "q.0". n_token of the run; 0: not known. *n_name: how many were such. */
+fd_code fd_source_unstack(fd_source *source, const fd_graph *graph, int32_t n_token, size_t *n_name, fd_error *err);
+
 /* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and
  * undecided (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
 fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,

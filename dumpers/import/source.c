@@ -114,6 +114,10 @@ static int by_order(const void *a, const void *b) {
     return names ? names : (x->occurrence > y->occurrence) - (x->occurrence < y->occurrence);
 }
 
+void fd_source_sort(fd_source *source) {
+    if (source->n) qsort(source->tensors, source->n, sizeof *source->tensors, by_order);
+}
+
 /* In no step, where the others are counted from 1. */
 static bool outside_steps(const fd_source_tensor *t) {
     return t->step == 0 && (fd_source_is_tokens(t) || fd_source_is_weight(t->name));
@@ -141,7 +145,7 @@ static fd_code put_in_order(fd_source *source, fd_error *err) {
     fd_source_tensor *t = source->tensors;
     if (!source->trace && !source->says_steps) fd_source_steps_of_ends(t, source->n);
     bool own = true; /* an engine's counter of forward calls counts others' too, and decode's are counted anew */
-    if (source->n) qsort(t, source->n, sizeof *t, by_order);
+    fd_source_sort(source);
     for (size_t i = 0; i < source->n;) {
         size_t end = i + 1;
         while (end < source->n && t[end].step == t[i].step && strcmp(t[end].name, t[i].name) == 0) {

@@ -17,9 +17,10 @@ typedef struct fd_source_tensor {
     int rank;
     int64_t shape[FD_ARRAY_MAX_RANK]; /* a trace: [n_pos, …] */
     int32_t first;
-    bool over_kv; /* a trace: the last axis holds pos + 1 elements at position pos */
-    size_t file;  /* which file, or node of the trace */
-    size_t item;  /* which entry of it */
+    bool over_kv;                    /* a trace: the last axis holds pos + 1 elements at position pos */
+    size_t file;                     /* which file, or node of the trace */
+    size_t item;                     /* which entry of it */
+    int32_t n_part, part, part_axis; /* of the entry's n_part along an axis it is this one; n_part 0: the whole */
 } fd_source_tensor;
 
 typedef struct fd_source fd_source;

@@ -79,6 +79,14 @@ static fd_code open_item(const fd_source_file *file, size_t item, fd_source_view
     return fd_npy_parse(name, data, fd_zip_bytes(file->zip, item), &view->array, err);
 }
 
+/* Of a stack of all layers, one. */
+static fd_code take_part(const char *path, const fd_source_tensor *tensor, fd_array *array, fd_error *err) {
+    if (tensor->part_axis >= array->rank || array->shape[tensor->part_axis] != tensor->n_part)
+        return fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", path);
+    *array = fd_array_at(array, tensor->part_axis, tensor->part);
+    return FD_OK;
+}
+
 fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *out, fd_error *err) {
     if (source->ranks) return fd_joined_view(source->ranks, &source->ranks->joined[i], out, err);
     const fd_source_tensor *tensor = &source->tensors[i];
@@ -87,6 +95,7 @@ fd_code fd_source_view_open(const fd_source *source, size_t i, fd_source_view *o
     *out = (fd_source_view){0};
     if (!file->view.mapped) FD_TRY(open_archive(&closed, err));
     fd_code code = open_item(file->view.mapped ? file : &closed, tensor->item, out, err);
+    if (code == FD_OK && tensor->n_part > 0) code = take_part(file->path, tensor, &out->array, err);
     if (code == FD_OK && (out->array.rank != tensor->rank ||
                           memcmp(out->array.shape, tensor->shape, sizeof(int64_t) * (size_t)tensor->rank) != 0))
         code = fd_fail(err, FD_ERR_INPUT, "%s: changed while it was read", file->path);

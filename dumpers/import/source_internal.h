@@ -1,5 +1,5 @@
 /* Shared by source.c (opening, order), source_tokens.c, source_files.c (files), source_folder.c (folders),
- * source_name.c (what a name says), source_steps.c (what names together say) and source_served.c (what hooks of serving engines leave). */
+ * source_name.c (what a name says), source_steps.c (what names together say), source_stacks.c (layers in one array) and source_served.c (what hooks of serving engines leave). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 
@@ -56,6 +56,9 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
 /* Where every name ends in a number that counts calls or positions ("l0_q_3", "embd_pos3"), it becomes the step
  * (source_steps.c). */
 void fd_source_steps_of_ends(fd_source_tensor *tensors, size_t n);
+
+/* By step, name, occurrence. */
+void fd_source_sort(fd_source *source);
 
 /* Takes away what a serving engine's hooks recorded of other sequences, and under the names of other layers; of sorted tensors
  * (source_served.c). */

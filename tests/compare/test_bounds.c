@@ -123,6 +123,26 @@ Test(bounds, a_sigmoid_of_two_halves_stays_within_and_one_of_16_bits_does_not) {
     }
 }
 
+/* x + a·w with a·w rounded to what is recorded, or not. */
+Test(bounds, a_sum_may_take_a_product_before_it_is_rounded) {
+    const fd_numerics_class *f32 = fd_numerics_class_find("f32");
+    trial t = open_trial(FD_OP_ADD, f32, 0);
+    for (int bits = 24; bits >= 11; bits -= 13) {
+        for (int64_t i = 0; i < t.n; i++) {
+            const float a = 0.3f + (float)(i % 7), w = 1.1f + (float)(i % 5) / 3, product = a * w;
+            /* nearly the opposite: hardly anything but the product's rounding is left */
+            const float x = -product * (1 + 0x1p-12f * (float)(i % 3));
+            t.in[0][i] = (double)x;
+            t.in[1][i] = (double)(bits == 24 ? product : fd_f16_to_f32(fd_f32_to_f16(product)));
+            t.candidate[i] = (double)fmaf(a, w, x);
+        }
+        fd_reference_op(FD_NUMERICS_F64, &t.args);
+        const double z = largest_z(&t, f32);
+        cr_expect((z <= 1) == (bits == 24), "%d bits: z %.3g", bits, z);
+    }
+    close_trial(&t);
+}
+
 Test(bounds, rounding_what_is_rounded_already_costs_nothing) {
     cr_expect_eq(fd_rounding_error(1.5, 11, 0x1p-24), 0);
     cr_expect_eq(fd_rounding_error(0x1.8p-20, 11, 0x1p-24), 0);                               /* a binary16 subnormal */

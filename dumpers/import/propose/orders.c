@@ -1,6 +1,7 @@
 /* Q and K in each other's order of RoPE's pairs. An engine that keeps the checkpoint's rows has both in the other order; where one of
  * them alone is in it, in every layer, its rows were permuted for nothing: the bug stays in the dump, and is no layout. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dumpers/import/propose/internal.h"
@@ -41,7 +42,20 @@ static void keep_order(fd_proposer *p, const char *const pair[2]) {
         }
 }
 
+/* Pairs stand in the heads that a node has. Rows of K that were permuted in as many heads as Q has are a bug of every layer, not a layout. */
+static void keep_heads(fd_proposer *p, fd_proposed *item) {
+    char *heads = pairs_otherwise(item) ? strstr(item->best[0].ops, "heads=") : NULL, ops[FD_PROPOSE_MAX_OPS];
+    if (!item->clear || !heads || item->best[0].node < 0) return;
+    const fd_trace_node *node = fd_trace_node_at(p->ref, item->best[0].node);
+    const char *rest = heads + strcspn(heads, " ");
+    if (node->n_dim < 2 || atoll(heads + strlen("heads=")) == node->shape[0]) return;
+    snprintf(ops, sizeof ops, "%.*sheads=%lld%s", (int)(heads - item->best[0].ops), item->best[0].ops,
+             (long long)node->shape[0], rest);
+    strcpy(item->best[0].ops, ops);
+}
+
 void fd_propose_keep_orders(fd_proposer *p) {
+    for (size_t i = 0; i < p->n; i++) keep_heads(p, &p->items[i]);
     static const char *const pairs[][2] = {
         {"attn_q", "attn_k"}, {"attn_q_norm", "attn_k_norm"}, {"attn_q_rope", "attn_k_rope"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) keep_order(p, pairs[i]);

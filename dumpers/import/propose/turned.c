@@ -1,6 +1,7 @@
 /* RoPE turns pairs and leaves their lengths as they are, and so every head's, whatever angles, base, pairs or dimensions an engine
  * takes. A tensor whose heads all have the lengths of Q or K, and none of their directions, is what RoPE gave. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "dumpers/import/propose/score.h"
@@ -44,6 +45,20 @@ static bool is_input_of(const fd_proposer *p, int32_t node, int32_t of) {
     return strcmp(fd_trace_node_at(p->ref, node)->name, fd_trace_node_at(p->ref, of)->inputs[0]) == 0;
 }
 
+/* RoPE leaves elements where they stand: those of Q that are in another order in their heads are so behind it. Lengths do not say it. */
+static void take_order(const fd_proposer *p, fd_proposed *item) {
+    const char *of = fd_trace_node_at(p->ref, item->best[0].node)->inputs[0], *own = item->best[0].ops;
+    const size_t n = strlen(own);
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *input = &p->items[i];
+        if (input == item || !fd_propose_has_values_of(p, input, of)) continue;
+        const char *order = strstr(input->best[0].ops, "reshape=-1 heads=");
+        if (!order || strstr(own, "interleave") || n + strlen(order) + 2 > FD_PROPOSE_MAX_OPS) continue;
+        snprintf(item->best[0].ops + n, FD_PROPOSE_MAX_OPS - n, "%s%s", n ? " " : "", order);
+        return;
+    }
+}
+
 /* Q's and K's own directions, but not quite, are those of a small angle. */
 static void take(const fd_proposer *p, fd_proposed *item) {
     const int32_t node = item->turned_as.node;
@@ -59,6 +74,7 @@ static void take(const fd_proposer *p, fd_proposed *item) {
     memmove(&item->best[1], &item->best[0], at * sizeof *item->best);
     item->best[0] = item->turned_as;
     item->best[0].away = away;
+    take_order(p, item);
     item->turned = item->clear = item->matched = true;
     item->part_first = item->part_last = -1;
 }
