@@ -133,16 +133,17 @@ static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double leas
     return FD_OK;
 }
 
-/* Decades on either side of the right number. */
-enum { DECADES = 3 };
+/* Decades on either side of the right number. Through several layers each number costs as much as a run. */
+enum { DECADES = 3, DECADES_OF_MANY_LAYERS = 1 };
 
 /* Where values fall to the other side of steps, a number that is nearly the engine's leaves as much as the right one does, and its own
  * nothing: no search comes near it, so those of one digit are asked one by one. */
 static fd_code try_digits(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
     const fd_numerics_class *c = t->all.request->numerics;
-    if (!c || !fd_class_rounds_to_steps(c) || !(right > 0)) return FD_OK;
-    const int middle = (int)floor(log10(fmax(right, LEAST_CENTRE)));
-    for (int decade = middle - DECADES; decade <= middle + DECADES; decade++)
+    const bool many = fd_trial_many_layers(t), in_one_layer = h.node >= 0 || h.layer != FD_ANY_LAYER;
+    if (!c || !fd_class_rounds_to_steps(c) || !(right > 0) || (many && in_one_layer)) return FD_OK;
+    const int middle = (int)floor(log10(fmax(right, LEAST_CENTRE))), far = many ? DECADES_OF_MANY_LAYERS : DECADES;
+    for (int decade = middle - far; decade <= middle + far; decade++)
         for (int digit = 1; digit <= 9 && !*found && !fd_trial_exhausted(t); digit++) {
             const double value = with_digits(digit * pow(10, decade), 1);
             double distance;
