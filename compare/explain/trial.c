@@ -10,6 +10,8 @@
 /* An error that is so many times as large as the change that explains it. Int8 blocks make more than sixteen times as much of
  * RoPE's tables in binary16; of another order of sums, hundreds of times. */
 #define LITTLE_CHANGE 128.0
+/* Or one that is no more than last bits, of a row: a number one ulp from the right one left 2^-21, and took two flipped values back. */
+#define NO_CHANGE 0x1p-20
 
 /* Fewer rows have no middle one. */
 enum { FEWEST_OF_MIDDLE = 3 };
@@ -62,6 +64,11 @@ static double left_of_rows(const fd_trial *t, const fd_variant *v) {
     return rows[n / 2];
 }
 
+static double size_of_row(const fd_trial_rows *rows, int32_t row) {
+    const int64_t stride = fd_node_row_stride(rows->request->args.node, rows->request->args.n_kv);
+    return sqrt((double)stride) * fd_root_mean_square(rows->plain.rows + row * stride, stride);
+}
+
 fd_code fd_trial_turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     fd_variant v;
@@ -80,7 +87,8 @@ fd_code fd_trial_turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *ye
     for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
         const double explained = fd_trial_change_of_row(&t->all, r->output, p);
         if (!(LITTLE_CHANGE * explained > most)) continue;
-        n++, n_little += explained > LITTLE_CHANGE * fd_trial_change_of_row(&t->smooth, v.rows, p);
+        const double change = fd_trial_change_of_row(&t->smooth, v.rows, p);
+        n++, n_little += explained > LITTLE_CHANGE * change || change <= NO_CHANGE * size_of_row(&t->smooth, p);
     }
     *yes = 2 * n_little > n;
     fd_variant_free(&v);

@@ -85,6 +85,18 @@ static bool says_layer(const char *name) {
     return at && isdigit((unsigned char)at[1]);
 }
 
+/* Arrays that have a name in each layer begin with these two axes as well: the first is one of sequences. */
+static bool is_batch(const fd_source *source, const fd_source_tensor *t, int axis, int64_t n_layer) {
+    bool batch = false;
+    for (size_t i = 0; i < source->n && !batch; i++) {
+        const fd_source_tensor *other = &source->tensors[i];
+        batch = other->rank == t->rank && other->step == t->step && part_axis(other) == axis &&
+                other->shape[axis] == t->shape[axis] && other->shape[axis + 1] == t->shape[axis + 1] &&
+                n_numbered(source, other) + 1 >= n_layer;
+    }
+    return batch;
+}
+
 static bool is_stack(const fd_source *source, const fd_graph *graph, int32_t n_token, stack *s) {
     const int64_t n_layer = graph->hparams.n_layer;
     const fd_source_tensor *first = s->of[0];
@@ -102,7 +114,7 @@ static bool is_stack(const fd_source *source, const fd_graph *graph, int32_t n_t
     const int64_t n_pos = may_be_positions ? s->n_part : 0;
     /* names of all layers: of each as many heads as there are layers */
     const int64_t n_other = n_numbered(source, first);
-    return n_other + 1 < n_layer &&
+    return n_other + 1 < n_layer && !is_batch(source, first, axis, n_layer) &&
            (has_rows(graph, first, axis, n_pos) || (has_scores(first, axis, n_pos) && n_other == 0));
 }
 
