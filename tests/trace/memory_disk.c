@@ -128,6 +128,7 @@ static void killed(const char *path) {
         _exit(write_trace(path, (const int[]){go[0], told[1]}, &err) == FD_OK ? 99 : 98);
     }
     CHECK(read(told[0], &x, 1) == 1, "%s: the writer ended", path);
+    for (int i = 0; i < 1000 && size_of(path) < 3 * WINDOW; i++) usleep(10000); /* by a thread of its own */
     CHECK(size_of(path) == 3 * WINDOW, "%s: %lld bytes: no pages were made ahead", path, (long long)size_of(path));
     CHECK(write(go[1], &x, 1) == 1, "%s: the writer ended", path);
     usleep(3000); /* somewhere in the steps after those */
