@@ -129,7 +129,10 @@ static void killed(const char *path) {
     }
     CHECK(read(told[0], &x, 1) == 1, "%s: the writer ended", path);
     for (int i = 0; i < 1000 && size_of(path) < 3 * WINDOW; i++) usleep(10000); /* by a thread of its own */
-    CHECK(size_of(path) == 3 * WINDOW, "%s: %lld bytes: no pages were made ahead", path, (long long)size_of(path));
+    /* 80 MiB were written, and half a window is made ahead of the last helper's place: the end of the third window or,
+     * where that place is a little further, of the fourth. */
+    CHECK(size_of(path) == 3 * WINDOW || size_of(path) == 4 * WINDOW, "%s: %lld bytes: no pages were made ahead", path,
+          (long long)size_of(path));
     CHECK(write(go[1], &x, 1) == 1, "%s: the writer ended", path);
     usleep(3000); /* somewhere in the steps after those */
     kill(child, SIGKILL);
