@@ -41,7 +41,7 @@ void fd_attribution_promote(const fd_graph *graph, fd_attribution *of, const cha
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->suspect[i];
         const fd_node_finding *found = &of->introduced[i];
-        bool earlier = found->finding == FD_FOUND_NOTHING || f->step < found->step;
+        bool earlier = found->finding == FD_FOUND_NOTHING || fd_finding_earlier(f, found);
         if (f->finding == FD_FOUND_NOTHING || !earlier) continue;
         if (!suffix || strcmp(suffix, fd_fault_suffix(&graph->nodes[i])) == 0) promote(of, f);
     }

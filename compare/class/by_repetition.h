@@ -6,8 +6,8 @@
 
 #include "compare/diagnose/diagnose.h"
 
-/* The class in which *which of explanation->nearest, of the finding that is asked about, gives rows to their last bits, two or more; NULL: in
- * none. */
+/* The class in which *which of explanation->nearest, of the finding that is asked about, gives rows to their last bits, two or more; else the
+ * first in which it leaves a quarter and is the name; NULL: in none. */
 fd_code fd_find_class_by_repetition(const fd_diagnose_options *ask, const fd_explanation *explanation,
                                     const fd_numerics_class **out, fd_hypothesis *which, fd_error *err);
 

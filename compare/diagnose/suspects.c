@@ -80,7 +80,10 @@ fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, 
     FD_TRY(fd_diagnose(&how, &e, err));
     bool rounded = fd_explains_by_rounding(&e) || fd_explains_by_one_rounding(&e);
     bool by_size = first.usual > 0;
-    if (e.named && !rounded && !may_be_one_step(graph, of, &first) && !too_few_to_name(graph, of, &first))
+    /* rows to their last bits, by a change that is large itself (fd_trial_turns_steps_alone) */
+    const bool repeated = e.remaining[0].n_repeated >= FEWEST_TO_NAME;
+    const bool by_chance = may_be_one_step(graph, of, &first) || too_few_to_name(graph, of, &first);
+    if (e.named && !rounded && (repeated || !by_chance))
         fd_attribution_promote(graph, of, NULL);
     else if (!(by_size && e.n_remaining > 0 && rounded)) /* in a class that rounds, other roundings are noise */
         *left = first;

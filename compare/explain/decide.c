@@ -56,8 +56,8 @@ static bool is_same_sum(const fd_trial *t, const fd_explain_fit *a, const fd_exp
 }
 
 /* How many of those left differ from the best. */
-static int32_t group(fd_trial *t, const fd_contender *best) {
-    int32_t n_apart = 0;
+static fd_code group(fd_trial *t, const fd_contender *best, int32_t *n_apart, fd_error *err) {
+    *n_apart = 0;
     for (int32_t i = 0; i < t->n; i++) {
         fd_contender *c = &t->contenders[i];
         c->in_group =
@@ -68,9 +68,11 @@ static int32_t group(fd_trial *t, const fd_contender *best) {
         const bool form = !c->refuted && !c->in_group && best && fd_is_other_form(&best->fit, &c->fit);
         t->out->forms |= form;
         c->in_group |= form;
-        n_apart += !c->refuted && !c->in_group;
+        if (!c->refuted && !c->in_group && best && fd_trial_is_fit(t, &c->fit))
+            FD_TRY(fd_trial_same_without_steps(t, &best->h, &c->h, &c->in_group, err));
+        *n_apart += !c->refuted && !c->in_group;
     }
-    return n_apart;
+    return FD_OK;
 }
 
 /* What leaves far more of the residual than the best is refuted, however wide the bounds are. */
@@ -88,7 +90,8 @@ fd_code fd_decide(fd_trial *t, fd_error *err) {
     refute_by_residual(t);
     if (t->n > 0 && fd_trial_is_fit(t, &t->contenders[0].fit)) FD_TRY(fd_cross_check(t, err));
     const fd_contender *best = best_left(t);
-    int32_t n_apart = group(t, best);
+    int32_t n_apart;
+    FD_TRY(group(t, best, &n_apart, err));
     bool nan_alone = best && best->evidence == 0 && isinf(out->unmodified.z);
     /* a choice that an unrecorded router made is right or wrong: that nothing is left of a few says little */
     bool few_choices = t->n_span > 1 && t->all.request->args.node->op == FD_OP_TOP_K;

@@ -65,6 +65,7 @@ static const struct way {
     {fd_guess_elements, UNNAMED | GUESS},
     {fd_try_faults_at_kinds, UNNAMED | GUESS | MANY},
     {fd_try_faults_in_parts, ONE | WIDE},
+    {fd_try_faults_in_parts, MANY},
     {try_op_left_out, ALWAYS},
     {fd_refute_half_pairs, ALWAYS},
     {fd_refute_by_readers, ALWAYS},
@@ -77,7 +78,6 @@ static const struct way {
     {fd_guess_steps, UNNAMED | GUESS},
     {fd_guess_clamps, UNNAMED | GUESS | MANY},
     {guess_numbers, UNNAMED | GUESS},
-    {fd_try_faults_in_parts, MANY},
     {guess_later_layers, UNNAMED | GUESS | MANY},
     {guess_numbers_in_parts, UNNAMED | GUESS | MANY},
     {fd_guess_clamps, UNNAMED | GUESS | ONE},
@@ -109,12 +109,26 @@ static bool is_left_out(const fd_trial *t, unsigned when) {
            ((when & ONE) && many) || ((when & MANY) && !many) || ((when & WIDE) && t->n_span == 1);
 }
 
+/* All else was tried in another class. With it the other faults of its layer, which may be the same computation. */
+static fd_code try_likely(fd_trial *t, bool *fits, fd_error *err) {
+    const fd_hypothesis *h = t->all.request->likely;
+    *fits = false;
+    if (!h) return FD_OK;
+    FD_TRY(fd_trial_try(t, h, err));
+    *fits = t->n > 0 && fd_trial_is_fit(t, &t->contenders[0].fit);
+    const int32_t layer = h->node >= 0 ? t->all.request->args.graph->nodes[h->node].layer : h->layer;
+    const bool in_layer = layer >= 0 && fd_trial_many_layers(t);
+    return in_layer && *fits ? fd_try_faults_in_layer(t, layer, err) : FD_OK;
+}
+
 static fd_code try_all(fd_trial *t, fd_error *err) {
     FD_TRY(try_zero_rows(t, err));
     if (fd_trial_fits(t) || is_part_of_cache_step(t->all.request)) return FD_OK;
     FD_TRY(fd_try_faults_from_position(t, err));
     if (fd_trial_fits(t)) return FD_OK;
-    if (t->all.request->likely) FD_TRY(fd_trial_try(t, t->all.request->likely, err));
+    bool likely;
+    FD_TRY(try_likely(t, &likely, err));
+    if (likely) return FD_OK;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (!is_left_out(t, ways[i].when)) FD_TRY(ways[i].try_it(t, err));
     return FD_OK;

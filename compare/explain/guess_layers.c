@@ -76,10 +76,12 @@ fd_code fd_guess_orders_of_q_and_k(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
+/* Either side of an addition. */
 static fd_code try_branches(fd_trial *t, const fd_node *node, fd_error *err) {
     static const double factors[] = {0, 2, 0.5};
-    for (int i = 0; i < 3 && node->op == FD_OP_ADD && !fd_trial_fits(t); i++) {
-        const fd_hypothesis h = {.guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = 1, .value = factors[i]};
+    for (int i = 0; i < 6 && node->op == FD_OP_ADD && !fd_trial_fits(t); i++) {
+        const fd_hypothesis h = {
+            .guess = FD_GUESS_INPUT_FACTOR, .node = node->id, .which = 1 - i / 3, .value = factors[i % 3]};
         FD_TRY(fd_trial_try(t, &h, err));
     }
     return FD_OK;

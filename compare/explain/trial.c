@@ -5,17 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/order.h"
-
-/* An error that is so many times as large as the change that explains it. Int8 blocks make more than sixteen times as much of
- * RoPE's tables in binary16; of another order of sums, hundreds of times. */
-#define LITTLE_CHANGE 128.0
-/* Or one that is no more than last bits, of a row: a number one ulp from the right one left 2^-21, and took two flipped values back. */
-#define NO_CHANGE 0x1p-20
-
-/* Fewer rows have no middle one. */
-enum { FEWEST_OF_MIDDLE = 3 };
-
 /* A number so near to 1 is rounding's, in roundoffs of the class. */
 #define NEAR_ONE        4.0
 #define NEXT_TO_NOTHING 0.006
@@ -38,68 +27,11 @@ static bool is_no_factor(const fd_numerics_class *c, const fd_hypothesis *h) {
     return fabs(h->value - 1) <= NEAR_ONE * u;
 }
 
-/* Then what explains rows to their last bits is no chance: a change of a millionth moves some of the thousands of values on the way to other
- * steps, and these move the row by a thousandth or more. */
-static bool repeats_roundings(const fd_trial *t) {
-    const fd_explain_request *r = t->all.request;
-    return r->numerics && fd_class_rounds_to_steps(r->numerics) && fd_trial_many_layers(t);
-}
-
-static bool has_middle(const fd_trial *t) {
-    const fd_explain_request *r = t->all.request;
-    int32_t n_row = r->args.n_pos - r->n_unjudged;
-    return r->numerics && fd_class_rounds_to_steps(r->numerics) && t->n_span > 1 && n_row >= FEWEST_OF_MIDDLE &&
-           r->args.n_pos <= FD_TRIAL_MIDDLE;
-}
-
-/* Root mean square of all residuals. Where the class rounds to steps, a value near the middle between two may have gone to the other
- * side in a row: then what the middle row leaves says whether the rest is explained. */
-static double left_of_rows(const fd_trial *t, const fd_variant *v) {
-    const fd_explain_request *r = t->all.request;
-    double rows[FD_TRIAL_MIDDLE];
-    int32_t n = 0;
-    if (!has_middle(t)) return fd_trial_left(&t->all, v);
-    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) rows[n++] = fd_trial_left_of_row(&t->all, v, p);
-    qsort(rows, (size_t)n, sizeof *rows, fd_order_doubles);
-    return rows[n / 2];
-}
-
-static double size_of_row(const fd_trial_rows *rows, int32_t row) {
-    const int64_t stride = fd_node_row_stride(rows->request->args.node, rows->request->args.n_kv);
-    return sqrt((double)stride) * fd_root_mean_square(rows->plain.rows + row * stride, stride);
-}
-
-fd_code fd_trial_turns_steps_alone(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
-    const fd_explain_request *r = t->all.request;
-    fd_variant v;
-    int32_t n = 0, n_little = 0;
-    *yes = false;
-    if (!has_middle(t)) return FD_OK;
-    if (!t->smooth.bench) {
-        t->without_steps = *r;
-        t->without_steps.numerics = fd_numerics_class_find("f32");
-        FD_TRY(fd_trial_rows_open(&t->without_steps, &t->smooth, err));
-    }
-    FD_TRY(fd_evaluate(t->smooth.bench, h, r->args.node->id, false, &v, err));
-    double most = 0; /* rows that are right have nothing to explain */
-    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++)
-        most = fmax(most, fd_trial_change_of_row(&t->all, r->output, p));
-    for (int32_t p = r->n_unjudged; p < r->args.n_pos && v.state == FD_VARIANT_COMPUTED; p++) {
-        const double explained = fd_trial_change_of_row(&t->all, r->output, p);
-        if (!(LITTLE_CHANGE * explained > most)) continue;
-        const double change = fd_trial_change_of_row(&t->smooth, v.rows, p);
-        n++, n_little += explained > LITTLE_CHANGE * change || change <= NO_CHANGE * size_of_row(&t->smooth, p);
-    }
-    *yes = 2 * n_little > n;
-    fd_variant_free(&v);
-    return FD_OK;
-}
-
 fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_variant *variant) {
     const fd_explain_request *r = t->all.request;
     fd_explain_fit fit = fd_variant_fit(r, r->args.node, variant, r->output);
-    fit.rms = left_of_rows(t, variant);
-    fit.n_repeated = repeats_roundings(t) ? fd_trial_repeated_rows(&t->all, variant) : 0;
+    fit.rms = fd_trial_left_of_rows(t, variant);
+    fit.n_repeated = fd_trial_in_steps(t) ? fd_trial_repeated_rows(&t->all, variant) : 0;
     fit.hypothesis = *h;
     snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
     fd_hypothesis_summary(h, r->args.graph, fit.summary, sizeof fit.summary);
@@ -148,7 +80,7 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
         /* through a span every small change is near a small error; one that explains it takes most of it away */
         if (t->n_span > 1 && !(ahead ? mean < t->all_left : mean <= t->few_left / 2)) *yes = true;
         fd_trial_note_near(t, h, mean / (ahead ? t->all_left : t->few_left));
-        if (repeats_roundings(t) && fd_trial_repeated_rows(rows, &v) > 0) *yes = false;
+        if (fd_trial_in_steps(t) && fd_trial_repeated_rows(rows, &v) > 0) *yes = false;
     }
     fd_variant_free(&v);
     return FD_OK;

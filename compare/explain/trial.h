@@ -45,9 +45,16 @@ void fd_trial_close(fd_trial *trial);
 
 fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
 
+/* trial_steps.c. Does the class round what products read to steps, through more than one layer? */
+bool fd_trial_in_steps(const fd_trial *trial);
+/* Root mean square of all residuals; in such a class what the middle row leaves. */
+double fd_trial_left_of_rows(const fd_trial *trial, const fd_variant *variant);
 /* Where a value near the middle between two steps went to the other side, any small change may take it back. So the change by
  * itself, no steps taken, must be as large as what it explains, in most rows. */
 fd_code fd_trial_turns_steps_alone(fd_trial *trial, const fd_hypothesis *h, bool *yes, fd_error *err);
+/* Two that differ in last bits alone where no steps are taken: steps make hundredths of them. */
+fd_code fd_trial_same_without_steps(fd_trial *trial, const fd_hypothesis *a, const fd_hypothesis *b, bool *yes,
+                                    fd_error *err);
 /* trial_contenders.c. Keep takes the variant, also after a failure. */
 fd_code fd_trial_keep(fd_trial *trial, fd_contender *contender, fd_error *err);
 void fd_trial_drop(fd_trial *trial, int32_t contender);

@@ -26,7 +26,10 @@ bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
     if (t->n_span == 1)
         return t->all.request->numerics && fit->z <= MOST_Z_OF_SPAN &&
                fit->rms * DECIDES_ALONE < t->out->unmodified.rms;
-    return fit->z <= MOST_Z_OF_SPAN && (repeats(fit) || fit->rms * DECIDES_BEYOND < t->out->unmodified.rms);
+    /* Behind values that fell to the other side of steps a row is as far from its replay as any other that such steps give: the four samples
+     * of its bound say of some rows that no value falls. */
+    const double decides = fd_trial_in_steps(t) ? DECIDES : DECIDES_BEYOND;
+    return fit->z <= MOST_Z_OF_SPAN && (repeats(fit) || fit->rms * decides < t->out->unmodified.rms);
 }
 
 /* Bytes of a weight that are read otherwise: F16 read as BF16 is as good as zero, and a branch of zeros as one that is not added. */

@@ -71,6 +71,11 @@ static fd_code concerned(const fd_trial *t, int32_t layer, int32_t fault, int32_
     return FD_OK;
 }
 
+/* All matrices are read by the same code, or multiplied. */
+static bool is_of_all_matrices(const fd_fault_info *fault) {
+    return strcmp(fault->family, "dequantise") == 0 || strcmp(fault->family, "numerics") == 0;
+}
+
 /* A wrong line in an engine's code is a bug in one kind of node, attn_norm of every layer. */
 fd_code fd_try_faults_at_kinds(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
@@ -78,7 +83,8 @@ fd_code fd_try_faults_at_kinds(fd_trial *t, fd_error *err) {
     if (!nodes) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     fd_code code = FD_OK;
     for (int32_t f = 0; f < fd_fault_count() && code == FD_OK && !fd_trial_exhausted(t); f++) {
-        if (is_of_whole_batch(t, fd_fault_at(f)) || fd_fault_at(f)->pair) continue;
+        const fd_fault_info *fault = fd_fault_at(f);
+        if (is_of_whole_batch(t, fault) || is_of_all_matrices(fault) || fault->pair) continue;
         code = concerned(t, fd_trial_first_layer(t), f, nodes, &n, err);
         for (int32_t i = 0; i < n && n > 1 && code == FD_OK; i++) {
             const fd_hypothesis one = {.guess = FD_GUESS_FAULT, .fault = f, .node = nodes[i], .layer = FD_ANY_LAYER};
@@ -134,4 +140,8 @@ fd_code fd_try_faults_from_position(fd_trial *t, fd_error *err) {
 
 fd_code fd_try_faults(fd_trial *t, fd_error *err) {
     return try_table(t, -1, FD_ANY_LAYER, err);
+}
+
+fd_code fd_try_faults_in_layer(fd_trial *t, int32_t layer, fd_error *err) {
+    return try_table(t, -1, layer, err);
 }

@@ -7,6 +7,9 @@
 /* In the whole span. */
 fd_code fd_try_faults(fd_trial *trial, fd_error *err);
 
+/* In one layer of several. */
+fd_code fd_try_faults_in_layer(fd_trial *trial, int32_t layer, fd_error *err);
+
 /* Through several layers: in each alone. Within one: at each node alone, and at all products that read one tensor. */
 fd_code fd_try_faults_in_parts(fd_trial *trial, fd_error *err);
 
