@@ -12,7 +12,8 @@ static const char turned_rows[] =
     "blk.{layer}.attn_q -> blk.{layer}.attn_q shape=n_tok,-1 axis=-2 heads=n_head rope=halves\n"
     "blk.{layer}.attn_k -> blk.{layer}.attn_k shape=n_tok,-1 axis=-2 heads=n_head_kv rope=halves\n"
     "blk.{layer}.attn_q_rope -> blk.{layer}.attn_q_rope shape=n_tok,-1 axis=-2 heads=n_head rope=halves\n"
-    "blk.{layer}.attn_k_rope -> blk.{layer}.attn_k_rope shape=n_tok,-1 axis=-2 heads=n_head_kv rope=halves\n";
+    "blk.{layer}.attn_k_rope -> blk.{layer}.attn_k_rope shape=n_tok,-1 axis=-2 heads=n_head_kv rope=halves\n"
+    "blk.{layer}.cache_k -> blk.{layer}.cache_k axis=first heads=n_head_kv rope=halves\n";
 
 static bool is_gguf(const fd_name_map *map) {
     return strcmp(map->name, "gguf") == 0;
