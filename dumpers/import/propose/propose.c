@@ -224,15 +224,24 @@ static int by_node(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+static bool takes_halves(const fd_import_plan *plan, const fd_import_match *match) {
+    const fd_name_map_rule *rule = &plan->map->rules[match->rule];
+    bool halves = false;
+    for (int i = 0; i < rule->n_op; i++) halves |= rule->ops[i].kind == FD_NAME_MAP_ROPE_HALVES;
+    return halves && plan->values.rope_neighbours > 0;
+}
+
 static fd_code gather_asked(fd_proposer *p, const fd_import_options *options) {
     fd_import_plan named;
     p->known = calloc((size_t)fd_trace_n_node(p->ref) + 1, sizeof *p->known);
-    if (!p->known) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
+    p->known_turned = calloc((size_t)fd_trace_n_node(p->ref) + 1, sizeof *p->known_turned);
+    if (!p->known || !p->known_turned) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
     if (!options->map) return gather(p, NULL, 0);
     FD_TRY(fd_import_make_plan(p->source, options, &named, p->err));
     for (size_t i = 0; i < named.n_match; i++) {
         const int32_t node = fd_trace_find(p->ref, named.matches[i].node);
         if (node >= 0) p->known[node] = true;
+        if (node >= 0) p->known_turned[node] |= takes_halves(&named, &named.matches[i]);
     }
     fd_code code = gather(p, named.unmatched, named.n_unmatched);
     fd_import_plan_free(&named);
@@ -280,6 +289,7 @@ fd_code fd_propose_map(const fd_source *source, const fd_import_options *options
     for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
     free(p.items);
     free(p.known);
+    free(p.known_turned);
     free(p.covered);
     fd_import_plan_free(&p.plan);
     return code;
