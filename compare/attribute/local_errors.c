@@ -4,11 +4,9 @@
 #include <stdlib.h>
 
 #include "base/order.h"
-#include "compare/attribute/rounded_weights.h"
 #include "compare/attribute/row_errors.h"
 #include "compare/attribute/unrounded.h"
 #include "compare/bounds/dot_inputs.h"
-#include "compare/bounds/roundoffs.h"
 #include "faults/faults.h"
 
 /* Of the middle row, in squares. Of 74 runs of transformers in bfloat16 and binary16 that were sound (llama and qwen2, eager and fused, six
@@ -24,9 +22,23 @@ static const struct most {
 
 /* In rows of few elements, a router's of 4 experts, the middle row is itself a matter of chance: the logarithm of the ratio of two sums
  * of w squares has a standard deviation of about 2/√w, the middle of n of them 1.25/√n of that. This is four of these: of
- * transformers' sound runs, 36 architectures, routers' logits and weights in rows of 2 to 4 elements were beyond `most`. */
-static double most_by_chance(int32_t n_row, int64_t width) {
-    return exp(4 * 1.25 * 2 / sqrt((double)n_row * (double)width));
+ * transformers' sound runs, 36 architectures, routers' logits and weights in rows of 2 to 4 elements were beyond `most`. A norm's errors are as
+ * large as its values: where a few weights are large, the row has hardly more elements than these (stories260K's last norm 7 of 64). */
+static double most_by_chance(int32_t n_row, double width) {
+    return exp(4 * 1.25 * 2 / sqrt((double)n_row * width));
+}
+
+/* So many elements of one size have as much of the squares; the mean of rows [first, n_pos). */
+static double elements_that_count(const fd_row_errors *of, int32_t node, int32_t first) {
+    double sum = 0;
+    int32_t n = 0;
+    for (int32_t p = first; p < of->n_pos; p++) {
+        const fd_row_error *row = fd_row_errors_of(of, node, p);
+        if (row->error < 0 || !(row->fourth > 0)) continue;
+        sum += row->size / row->fourth * row->size;
+        n++;
+    }
+    return n ? sum / n : 1;
 }
 
 enum { FEWEST_ROWS = 4, MANY_ROWS = 12, N_TAIL = 4 };
@@ -88,41 +100,13 @@ static void find_first(const fd_attribution_options *o, const fd_row_errors *her
                                     : is_formula(&o->graph->nodes[i]) ? &most_of_formula
                                                                       : &most;
             const double limit = x.n >= MANY_ROWS ? of->of_many : of->of_few;
-            const int64_t width = fd_node_elements(&o->graph->nodes[i], first[k] + x.n / 2 + 1);
+            const double width = is_norm_alone(o, i)
+                                     ? elements_that_count(here, i, first[k])
+                                     : (double)fd_node_elements(&o->graph->nodes[i], first[k] + x.n / 2 + 1);
             if (middle <= fmax(limit, most_by_chance(x.n, width))) continue;
             *out = x;
             return;
         }
-}
-
-/* An engine of 16-bit tensors may hold norms' weights in them too, where the file has binary32. What that leaves of an element is one number in
- * every row, and no rounding that rows average: a norm with a few large weights has all of its error from these. So replay takes the weights in 16 bits
- * where less is left then. */
-static fd_code take_rounded_norms(const fd_attribution_options *o, fd_row_errors *here, fd_error *err) {
-    fd_attribution_options how = *o;
-    fd_rounded_weights weights = {0};
-    fd_row_errors rounded = {0};
-    bool *norms = calloc((size_t)o->graph->n_node + 1, sizeof *norms);
-    fd_code code = norms ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "errors of nodes: out of memory");
-    for (int32_t i = 0; i < o->graph->n_node && norms; i++) norms[i] = is_norm_alone(o, i);
-    if (code == FD_OK) code = fd_rounded_weights_open(o->graph, o->numerics->u_out, &weights, err);
-    if (code == FD_OK) code = fd_rounded_weights_add(&weights, norms, err);
-    how.graph = weights.graph;
-    how.wanted = norms;
-    if (code == FD_OK) code = fd_row_errors_measure(&how, &rounded, err);
-    for (int32_t i = 0; i < o->graph->n_node && code == FD_OK; i++) {
-        double was = 0, is = 0;
-        for (int32_t p = 0; p < o->n_pos && norms[i]; p++) {
-            was += fmax(fd_row_errors_of(here, i, p)->error, 0);
-            is += fmax(fd_row_errors_of(&rounded, i, p)->error, 0);
-        }
-        for (int32_t p = 0; p < o->n_pos && is < was; p++)
-            *fd_row_errors_of(here, i, p) = *fd_row_errors_of(&rounded, i, p);
-    }
-    fd_row_errors_free(&rounded);
-    fd_rounded_weights_free(&weights);
-    free(norms);
-    return code;
 }
 
 /* The first that has too much whatever its inputs were before they were rounded. */
@@ -134,12 +118,7 @@ static fd_code find_unexplained(const fd_attribution_options *o, fd_row_errors *
     const bool can_ask = fd_unrounded_can_ask(o);
     int32_t first = -1;
     fd_code code = asked ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "errors of nodes: out of memory");
-    find_first(o, here, there, times, out);
-    if (code == FD_OK && out->node >= 0 && is_norm_alone(o, out->node) && o->numerics->u_out >= UF16) {
-        code = take_rounded_norms(o, here, err);
-        find_first(o, here, there, times, out);
-    }
-    for (; code == FD_OK && out->node >= 0 && can_ask && asked[out->node] < 2;) {
+    for (find_first(o, here, there, times, out); code == FD_OK && out->node >= 0 && can_ask && asked[out->node] < 2;) {
         const bool again = asked[out->node] > 0;
         const int32_t node = out->node;
         bool shown = false;
