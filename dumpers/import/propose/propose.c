@@ -103,11 +103,11 @@ static bool is_clear(fd_candidate *best, double far, double times) {
     return best[0].node >= 0 && best[0].away <= far && (next->node < 0 || next->away >= times * near);
 }
 
-/* Is node `sum` an addition to node `of`? */
-static bool adds_to(const fd_proposer *p, int32_t sum, int32_t of) {
-    const fd_trace_node *node = fd_trace_node_at(p->ref, sum);
-    return strcmp(node->op, "add") == 0 &&
-           (strcmp(node->inputs[0], node_name(p, of)) == 0 || strcmp(node->inputs[1], node_name(p, of)) == 0);
+/* Does the node read node `of`, and have its size? */
+static bool may_pass_on(const fd_proposer *p, int32_t v, int32_t of) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+    return (strcmp(node->inputs[0], node_name(p, of)) == 0 || strcmp(node->inputs[1], node_name(p, of)) == 0) &&
+           fd_trace_elements(node, 0) == fd_trace_elements(fd_trace_node_at(p->ref, of), 0);
 }
 
 static bool part_is_clear(const fd_scorer *scorer, fd_ranking *ranking, int part) {
@@ -117,13 +117,13 @@ static bool part_is_clear(const fd_scorer *scorer, fd_ranking *ranking, int part
 }
 
 /* By all positions, or by the longest part that is clear: of two positions and more, for one may fit by chance. Where an engine adds
- * a branch of zeros, a sum is what it is added to: of two parts that say the one and the other the sum is right. */
+ * a branch of zeros, or leaves RoPE or a norm out, the op gives what it reads: of two parts that say the one and the other the op is right. */
 static int deciding_part(const fd_proposer *p, const fd_scorer *scorer, fd_ranking *ranking) {
     int part = 0;
     for (int k = 1; k < FD_PROPOSE_PARTS && !part; k++)
         if (part_is_clear(scorer, ranking, k)) part = k;
     for (int k = part + 1; k < FD_PROPOSE_PARTS && part; k++)
-        if (part_is_clear(scorer, ranking, k) && adds_to(p, ranking->best[k]->node, ranking->best[part]->node))
+        if (part_is_clear(scorer, ranking, k) && may_pass_on(p, ranking->best[k]->node, ranking->best[part]->node))
             return k;
     return part;
 }
