@@ -39,6 +39,26 @@ FD_OVERRIDE(act_gelu_quick, activate(args, gelu_quick, true))
 FD_OVERRIDE(act_missing, activate(args, identity, true))
 FD_OVERRIDE(up_missing, activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false))
 
+/* What becomes of a pair in place of function(gate) · up. */
+static void combine(const fd_op_args *args, float (*pair)(float gate, float up, float (*function)(float))) {
+    const float *gate = args->in[0], *up = args->in[1];
+    float (*function)(float) = args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32;
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] = pair(gate[i], up[i], function);
+}
+static float of_product(float gate, float up, float (*function)(float)) {
+    return function(gate * up);
+}
+static float of_both(float gate, float up, float (*function)(float)) {
+    return function(gate) * function(up);
+}
+static float sum_of_both(float gate, float up, float (*function)(float)) {
+    return function(gate) + up;
+}
+FD_OVERRIDE(act_on_product, combine(args, of_product))
+FD_OVERRIDE(up_activated, combine(args, of_both))
+FD_OVERRIDE(up_added, combine(args, sum_of_both))
+
 static float relu_squared(float x) {
     return x > 0.0f ? x * x : 0.0f * x;
 }
@@ -184,6 +204,11 @@ static const fd_fault rows[] = {
      .override = up_plus_one},
     {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,
      .override = up_missing},
+    {FFN("act_on_product", "the activation is applied to gate · up, not to gate"), .applies = is_silu_or_gelu,
+     .override = act_on_product},
+    {FFN("up_activated", "up is activated as well as gate"), .applies = is_silu_or_gelu, .override = up_activated},
+    {FFN("up_added", "up is added to the activated gate, not multiplied"), .applies = is_silu_or_gelu,
+     .override = up_added},
     {FFN("up_gelu_erf", "without a gate: GELU's erf form in place of its tanh approximation"), .applies = is_gelu_alone,
      .override = alone_erf},
     {FFN("up_relu", "without a gate: ReLU in place of the activation, its square among them"), .applies = is_alone,

@@ -101,23 +101,25 @@ static void rows_n_embd(fd_fault_site *site) {
     reread(site, 0, 0, (uint64_t)(w.n_col * fd_dtype_row_bytes(w.dtype, w.n_col)));
 }
 
-/* The other matrix of a pair, by its name in the file: what the same fault did to the other node does not matter. */
-static void exchange_slot(fd_fault_site *site, int slot, const char *one, const char *other) {
+/* Of a node whose name ends in `suffix` the weight of its layer that the file calls so, if it has that shape. */
+static void take_slot(fd_fault_site *site, int slot, const char *suffix, const char *wanted) {
     fd_node *node = site->node;
-    const char *wanted = fd_fault_is_one_of(node, one) ? other : one;
-    char prefix[64];
-    size_t size = strlen(node->name) - strlen(wanted == other ? one : other);
-    memcpy(prefix, node->name, size);
+    const size_t size = strlen(node->name) - strlen(suffix);
+    const fd_weight *own = fd_fault_weight(site->graph, node, slot);
     for (int32_t i = 0; i < site->graph->n_weight; i++) {
         const fd_weight *w = &site->graph->weights[i];
-        const fd_weight *own = fd_fault_weight(site->graph, node, slot);
-        if (strncmp(w->name, prefix, size) != 0 || strncmp(w->name + size, wanted, strlen(wanted)) != 0 ||
+        if (strncmp(w->name, node->name, size) != 0 || strncmp(w->name + size, wanted, strlen(wanted)) != 0 ||
             strcmp(w->name + size + strlen(wanted), slot ? ".bias" : ".weight") != 0 || w->n_row != own->n_row ||
             w->n_col != own->n_col)
             continue;
         node->weight[slot] = i;
         return;
     }
+}
+/* The other matrix of a pair, by its name in the file: what the same fault did to the other node does not matter. */
+static void exchange_slot(fd_fault_site *site, int slot, const char *one, const char *other) {
+    const bool first = fd_fault_is_one_of(site->node, one);
+    take_slot(site, slot, first ? one : other, first ? other : one);
 }
 /* Of Q, K and V in one matrix the next rows for K's, the ones before for V's. */
 static void exchange_rows(fd_fault_site *site, int slot) {
@@ -161,6 +163,17 @@ static void block_norms_swapped(fd_fault_site *site) {
         exchange_slot(site, slot, "attn_norm", "ffn_norm");
         if (fd_fault_is_one_of(site->node, "attn_norm")) exchange_slot(site, slot, "attn_norm", "post_attention_norm");
     }
+}
+
+FD_APPLIES(has_post_norms, node->weight[0] >= 0 && fd_fault_sibling(graph, node, "attn_post_norm") >= 0 &&
+                               fd_fault_sibling(graph, node, "ffn_post_norm") >= 0)
+static void post_norms_swapped(fd_fault_site *site) {
+    const bool first = fd_fault_is_one_of(site->node, "attn_post_norm");
+    take_slot(site, 0, first ? "attn_post_norm" : "ffn_post_norm", first ? "post_ffw_norm" : "post_attention_norm");
+}
+static void ffn_norm_after_attention(fd_fault_site *site) {
+    const bool first = fd_fault_is_one_of(site->node, "attn_post_norm");
+    take_slot(site, 0, first ? "attn_post_norm" : "ffn_norm", first ? "ffn_norm" : "post_attention_norm");
 }
 
 /* ---- rows of K in another order ---- */
@@ -246,6 +259,20 @@ static const fd_fault rows[] = {
      .nodes = "attn_norm ffn_norm",
      .applies = has_other_norm,
      .edit = block_norms_swapped},
+    {.info = {"post_norms_swapped", "norm", "the weights of the norms after attention and after the FFN are exchanged",
+              "attn_post_norm", false, .pair = true},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_post_norm ffn_post_norm",
+     .applies = has_post_norms,
+     .edit = post_norms_swapped},
+    {.info = {"ffn_norm_after_attention", "norm",
+              "the weights of the norms after attention and before the FFN are exchanged, as where the former is "
+              "called post_attention_layernorm and read as llama's",
+              "attn_post_norm", false, .pair = true},
+     .op = FD_OP_COUNT,
+     .nodes = "attn_post_norm ffn_norm",
+     .applies = has_post_norms,
+     .edit = ffn_norm_after_attention},
     {LOADER("first_block_only", "attn_q", "of each matrix the first block is dequantised, the rest stays zero"),
      .applies = is_in_blocks, .edit = first_block_only},
     {LOADER("k_permuted_by_n_head", "attn_k",

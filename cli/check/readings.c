@@ -7,12 +7,13 @@
 #include "cli/check/embedding_stage.h"
 #include "cli/check/kept_rows.h"
 
-/* Before the lines of the map gguf, which turn nothing. Of a row of a token all that is saved is read, with an axis of heads or without. */
+/* Before the lines of the map gguf, which turn nothing. */
 static const char turned_rows[] =
-    "blk.{layer}.attn_q -> blk.{layer}.attn_q shape=n_tok,-1 axis=-2 heads=n_head rope=halves\n"
-    "blk.{layer}.attn_k -> blk.{layer}.attn_k shape=n_tok,-1 axis=-2 heads=n_head_kv rope=halves\n"
-    "blk.{layer}.attn_q_rope -> blk.{layer}.attn_q_rope shape=n_tok,-1 axis=-2 heads=n_head rope=halves\n"
-    "blk.{layer}.attn_k_rope -> blk.{layer}.attn_k_rope shape=n_tok,-1 axis=-2 heads=n_head_kv rope=halves\n";
+    "blk.{layer}.attn_q -> blk.{layer}.attn_q axis=first heads=n_head rope=halves\n"
+    "blk.{layer}.attn_k -> blk.{layer}.attn_k axis=first heads=n_head_kv rope=halves\n"
+    "blk.{layer}.attn_q_rope -> blk.{layer}.attn_q_rope axis=first heads=n_head rope=halves\n"
+    "blk.{layer}.attn_k_rope -> blk.{layer}.attn_k_rope axis=first heads=n_head_kv rope=halves\n"
+    "blk.{layer}.cache_k -> blk.{layer}.cache_k axis=first heads=n_head_kv rope=halves\n";
 
 static bool is_gguf(const fd_name_map *map) {
     return strcmp(map->name, "gguf") == 0;

@@ -22,9 +22,23 @@ static const struct most {
 
 /* In rows of few elements, a router's of 4 experts, the middle row is itself a matter of chance: the logarithm of the ratio of two sums
  * of w squares has a standard deviation of about 2/√w, the middle of n of them 1.25/√n of that. This is four of these: of
- * transformers' sound runs, 36 architectures, routers' logits and weights in rows of 2 to 4 elements were beyond `most`. */
-static double most_by_chance(int32_t n_row, int64_t width) {
-    return exp(4 * 1.25 * 2 / sqrt((double)n_row * (double)width));
+ * transformers' sound runs, 36 architectures, routers' logits and weights in rows of 2 to 4 elements were beyond `most`. A norm's errors are as
+ * large as its values: where a few weights are large, the row has hardly more elements than these (stories260K's last norm 7 of 64). */
+static double most_by_chance(int32_t n_row, double width) {
+    return exp(4 * 1.25 * 2 / sqrt((double)n_row * width));
+}
+
+/* So many elements of one size have as much of the squares; the mean of rows [first, n_pos). */
+static double elements_that_count(const fd_row_errors *of, int32_t node, int32_t first) {
+    double sum = 0;
+    int32_t n = 0;
+    for (int32_t p = first; p < of->n_pos; p++) {
+        const fd_row_error *row = fd_row_errors_of(of, node, p);
+        if (row->error < 0 || !(row->fourth > 0)) continue;
+        sum += row->size / row->fourth * row->size;
+        n++;
+    }
+    return n ? sum / n : 1;
 }
 
 enum { FEWEST_ROWS = 4, MANY_ROWS = 12, N_TAIL = 4 };
@@ -86,7 +100,9 @@ static void find_first(const fd_attribution_options *o, const fd_row_errors *her
                                     : is_formula(&o->graph->nodes[i]) ? &most_of_formula
                                                                       : &most;
             const double limit = x.n >= MANY_ROWS ? of->of_many : of->of_few;
-            const int64_t width = fd_node_elements(&o->graph->nodes[i], first[k] + x.n / 2 + 1);
+            const double width = is_norm_alone(o, i)
+                                     ? elements_that_count(here, i, first[k])
+                                     : (double)fd_node_elements(&o->graph->nodes[i], first[k] + x.n / 2 + 1);
             if (middle <= fmax(limit, most_by_chance(x.n, width))) continue;
             *out = x;
             return;

@@ -10,6 +10,7 @@ static void add_row(void *user, const fd_attribution_row *row) {
         if (isinf(c) && isinf(y)) continue; /* masked scores */
         s.error += (c - y) * (c - y);
         s.size += y * y;
+        s.fourth += y * y * y * y;
     }
     if (isfinite(s.error) && isfinite(s.size) && s.size > 0 && row->node->op != FD_OP_TOP_K)
         *fd_row_errors_of(user, row->node->id, row->pos) = s;

@@ -6,6 +6,7 @@
 
 typedef struct fd_row_error {
     double error, size; /* Σ of squares: candidate − replayed, replayed; error < 0: not judged */
+    double fourth;      /* Σ of fourth powers: replayed. size²/fourth elements of one size would be as much */
 } fd_row_error;
 
 typedef struct fd_row_errors {

@@ -21,7 +21,15 @@ static fd_code first_other_row(fd_trial *t, const fd_hypothesis *h, int32_t *pos
     return FD_OK;
 }
 
+/* Does every row begin anew from the first of these on, two and more to the last? No packing is like that, and behind padding a sequence follows: RoPE
+ * does not turn these rows, which has a name of its own. */
+static bool are_all_rows(uint64_t starts, int32_t last) {
+    const uint64_t from_first = starts ? starts / (starts & -starts) : 0;
+    return from_first > 1 && (from_first & (from_first + 1)) == 0 && last <= LAST_BIT && (starts >> last & 1);
+}
+
 fd_code fd_guess_restarts(fd_trial *t, fd_hypothesis h, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
     h.which = FD_POSITION_RESTARTS;
     h.n = h.first = h.end = 0;
     for (int32_t k = 0; k < MOST_RESTARTS; k++) {
@@ -31,5 +39,5 @@ fd_code fd_guess_restarts(fd_trial *t, fd_hypothesis h, fd_error *err) {
         if (pos > LAST_BIT || (h.keys >> pos & 1)) return FD_OK;
         h.keys |= UINT64_C(1) << pos;
     }
-    return h.keys ? fd_trial_try(t, &h, err) : FD_OK;
+    return h.keys && !are_all_rows(h.keys, args->pos0 + args->n_pos - 1) ? fd_trial_try(t, &h, err) : FD_OK;
 }

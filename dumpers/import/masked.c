@@ -12,21 +12,25 @@ bool fd_import_is_hidden(double score) {
     return score < LOWEST;
 }
 
-/* Of one array. */
+/* Of one array: keys before the window, or after the row's own position (those of its call: behind them are rows that nobody wrote). An engine
+ * that has one mask for both and forgets the window hides the latter alone. */
 static fd_code look(fd_import_rows *rows, bool *masked, fd_error *err) {
-    for (int32_t pos = rows->first; pos < rows->first + rows->n && !*masked; pos++) {
+    const int32_t end = rows->first + rows->n;
+    for (int32_t pos = rows->first; pos < end && !*masked; pos++) {
         const int64_t window = fd_import_first_key(rows->plan, rows->match->node, pos);
         int rank;
         int64_t shape[FD_ARRAY_MAX_RANK], n_line = 1;
         const double *data;
-        if (window == 0 || !fd_import_rows_has(rows, pos)) continue;
+        if (!fd_import_rows_has(rows, pos)) continue;
         FD_TRY(fd_import_rows_read(rows, pos, &rank, shape, &data, err));
         const int64_t width = shape[rank - 1];
         const bool of_trace = fd_source_at(rows->plan->source, rows->match->tensor)->step < 0;
         const int64_t before = of_trace ? 0 : fd_import_keys_before(rows->plan, rows->match, width);
         for (int k = 0; k < rank - 1; k++) n_line *= shape[k];
-        for (int64_t i = 0; i < n_line * width && !*masked; i++)
-            *masked = i % width < window - before && fd_import_is_hidden(data[i]);
+        for (int64_t i = 0; i < n_line * width && !*masked; i++) {
+            const int64_t key = i % width + before;
+            *masked = (key < window || (key > pos && key < end)) && fd_import_is_hidden(data[i]);
+        }
     }
     return FD_OK;
 }

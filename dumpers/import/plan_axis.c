@@ -11,6 +11,18 @@ int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *sha
     return rank ? first : -1;
 }
 
+int fd_plan_rows_axis(const fd_graph *graph, const fd_name_map_rule *rule, const char *node, int rank,
+                      const int64_t *shape) {
+    const int axis = fd_plan_rule_axis(rule, rank, shape);
+    const int32_t id = graph && rule->axis < 0 && rule->n_shape == 0 && rank >= 3 ? fd_graph_find(graph, node) : -1;
+    if (id < 0 || fd_import_over_kv(node) || graph->nodes[id].n_dim != 2) return axis;
+    const int64_t heads = graph->nodes[id].shape[0];
+    const int before = rank - 3, behind = rank - 2;
+    if (shape[rank - 1] != graph->nodes[id].shape[1] || (shape[before] == heads) == (shape[behind] == heads))
+        return axis;
+    return shape[before] == heads ? behind : before;
+}
+
 /* Could an axis of this length be the rule's positions? */
 static bool is_long_enough(const fd_name_map_rule *rule, const fd_import_step *step, int64_t length) {
     if (rule->rows == FD_NAME_MAP_ROWS_CACHE) return length >= step->pos0 + step->n_pos;
@@ -84,29 +96,43 @@ static fd_code place_given(const fd_import_plan *plan, const fd_name_map_rule *r
                    cure(plan, m, text, sizeof text));
 }
 
-/* The axis of the same name in another step, where one alone is as long as that step; -1. Engines write every step alike. */
-static int axis_of_other_steps(const fd_import_plan *plan, const fd_import_match *m, int end) {
+/* Do both lie alike? The same name in every step, and Q, K and V, which have heads of one length. */
+static bool lies_alike(const fd_import_plan *plan, const fd_import_match *a, const fd_import_match *b) {
+    if (strcmp(a->node, b->node) == 0) return a->rule == b->rule;
+    const int32_t x = plan->graph ? fd_graph_find(plan->graph, a->node) : -1,
+                  y = plan->graph ? fd_graph_find(plan->graph, b->node) : -1;
+    if (x < 0 || y < 0 || fd_import_over_kv(a->node) || fd_import_over_kv(b->node)) return false;
+    const fd_node *of = &plan->graph->nodes[x], *to = &plan->graph->nodes[y];
+    return of->n_dim == 2 && to->n_dim == 2 && of->shape[1] == to->shape[1] &&
+           plan->map->rules[a->rule].axis == plan->map->rules[b->rule].axis;
+}
+
+/* The axis of an array that lies alike, where one alone is as long as its step; -1. */
+static int axis_of_others(const fd_import_plan *plan, const fd_import_match *m, int end) {
     for (size_t i = 0; i < plan->n_match; i++) {
         const fd_import_match *other = &plan->matches[i];
         const fd_source_tensor *t = fd_source_at(plan->source, other->tensor);
         int n = 0, axis = -1;
-        if (strcmp(other->node, m->node) != 0 || other->rule != m->rule || t->rank != m->rank || t->step < 0) continue;
-        for (int k = 0; k < end && plan->steps[other->step].n_pos > 1; k++)
+        if (t->rank != m->rank || t->step < 0 || !lies_alike(plan, m, other)) continue;
+        for (int k = 0; k < end; k++)
             if (t->shape[k] == plan->steps[other->step].n_pos) n++, axis = k;
         if (n == 1 && m->shape[axis] == plan->steps[m->step].n_pos) return axis;
     }
     return -1;
 }
 
-/* axis=first, and heads stand before the tokens: the one axis that is as long as the step; else what the rule says. */
-static int axis_behind_heads(const fd_import_plan *plan, const fd_name_map_rule *rule, const fd_import_match *m) {
+/* The rule's axis. Where that is not as long as the step, heads stand apart on the other side of the tokens than the rule's: the one axis that is
+ * so long. Where several are (as many heads as tokens), other arrays say which. */
+static int axis_of_rows(const fd_import_plan *plan, const fd_name_map_rule *rule, const fd_import_match *m) {
     const int32_t n_pos = plan->steps[m->step].n_pos;
-    const int64_t width = node_elements(plan, m->node);
-    int n = 0, axis = m->axis;
-    if (m->axis < 0 || rule->axis < 0 || rule->rows != FD_NAME_MAP_ROWS_ALL || m->shape[m->axis] == n_pos) return axis;
+    int n = 0, axis = m->axis, other;
+    if (m->axis < 0 || rule->rows != FD_NAME_MAP_ROWS_ALL || node_elements(plan, m->node) * n_pos != elements(m))
+        return axis;
     for (int i = 0; i < m->rank; i++)
         if (m->shape[i] == n_pos) n++, axis = i;
-    return n == 1 && width * n_pos == elements(m) ? axis : m->axis;
+    if (n == 1 || (n > 1 && n_pos == 1 && m->shape[m->axis] != 1)) return axis;
+    if (n > 1 && n_pos > 1 && rule->n_shape == 0 && (other = axis_of_others(plan, m, m->rank)) >= 0) return other;
+    return m->axis;
 }
 
 fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error *err) {
@@ -122,7 +148,7 @@ fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error
         return fd_error_prefix(err, "\"%s\" (step %d)", t->name, m->step);
     if (rule->has_axis) split_flat(plan, rule, m);
     m->axis = rule->has_axis ? fd_plan_rule_axis(rule, m->rank, m->shape) : -1;
-    if (rule->has_axis) m->axis = axis_behind_heads(plan, rule, m);
+    if (rule->has_axis) m->axis = axis_of_rows(plan, rule, m);
     if (m->axis >= 0 && (rule->axis < 0 || step->n_pos > 1 || cache)) return place_given(plan, rule, m, err);
     int n = 0, axis = -1;
     int end = m->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
@@ -134,7 +160,7 @@ fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error
         axis = i;
         n++;
     }
-    if (n > 1 && !cache && rule->n_shape == 0 && (axis = axis_of_other_steps(plan, m, end)) >= 0) n = 1;
+    if (n > 1 && !cache && rule->n_shape == 0 && (axis = axis_of_others(plan, m, end)) >= 0) n = 1;
     m->axis = n == 1 ? axis : -1; /* a single token needs no axis, and the last row alone has none */
     if (n == 1 || (n == 0 && !cache && (step->n_pos == 1 || rule->rows == FD_NAME_MAP_ROWS_LAST))) return FD_OK;
     char shape[128], text[256];

@@ -31,5 +31,9 @@ fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, f
 bool fd_plan_place_saved(const fd_import_plan *plan, fd_import_match *match);
 /* Where the axis of the rule's axis= lies; negative when the array has too few. */
 int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *shape);
+/* The same, where the node's heads stand apart in the array and the rule's axis= is theirs: [n_tok, n_head, d] of a name whose module returns
+ * [1, n_tok, n]. */
+int fd_plan_rows_axis(const fd_graph *graph, const fd_name_map_rule *rule, const char *node, int rank,
+                      const int64_t *shape);
 
 #endif

@@ -35,10 +35,10 @@ static bool is_of_others(const fd_planner *p, const char *node) {
 
 /* The axis of a file's array that runs over positions, where the rule says which; -1: the step's tokens are not known
  * yet. */
-static int64_t n_pos_of(const fd_source_tensor *t, const fd_name_map_rule *rule) {
-    const int axis = t->rank + rule->axis;
-    const bool said = rule->has_axis && rule->axis < 0 && rule->n_shape == 0 && axis >= 0;
-    return said ? t->shape[axis] : -1;
+static int64_t n_pos_of(const fd_graph *graph, const fd_source_tensor *t, const fd_name_map_rule *rule,
+                        const char *node) {
+    const bool said = rule->has_axis && rule->axis < 0 && rule->n_shape == 0 && t->rank + rule->axis >= 0;
+    return said ? t->shape[fd_plan_rows_axis(graph, rule, node, t->rank, t->shape)] : -1;
 }
 
 /* The names of a built-in map stand for other nodes in other architectures: an array that cannot be the node by its size
@@ -57,7 +57,7 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     const int64_t expected = fd_node_elements(&graph->nodes[id], 1);
     int64_t n = t->rank > 0 ? fd_name_map_sliced(rule, &p->plan->values, t->shape[t->rank - 1]) : 1;
     for (int i = t->step < 0; i + 1 < t->rank; i++) n *= t->shape[i];
-    const int64_t n_pos = t->step < 0 ? 1 : n_pos_of(t, rule);
+    const int64_t n_pos = t->step < 0 ? 1 : n_pos_of(graph, t, rule, node);
     if (t->rank > 0 && fd_import_is_padded(graph, node, t->shape[t->rank - 1])) return true;
     return n_pos > 0 ? n == n_pos * expected : n % expected == 0;
 }

@@ -44,7 +44,7 @@ static fd_code size_by_rules(fd_planner *p, int32_t s, int64_t *size, const char
         const fd_import_match *m = &plan->matches[i];
         const fd_name_map_rule *rule = &plan->map->rules[m->rule];
         const fd_source_tensor *tensor = fd_source_at(plan->source, m->tensor);
-        int axis = fd_plan_rule_axis(rule, tensor->rank, tensor->shape);
+        int axis = fd_plan_rows_axis(plan->graph, rule, m->node, tensor->rank, tensor->shape);
         if (m->step != s || !rule->has_axis || rule->axis >= 0 || rule->n_shape > 0 ||
             rule->rows != FD_NAME_MAP_ROWS_ALL || axis < 0)
             continue;

@@ -207,6 +207,18 @@ void fd_propose_ends(fd_proposer *p) {
     }
 }
 
+/* Engines call so what attention gives before its projection, and behind it: without another name for the latter the word says neither. */
+static bool may_be_projection(const fd_proposer *p, const fd_proposed *item, int32_t v) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+    const char *tail = strrchr(node->name, '.');
+    if (!tail || strcmp(tail, ".attn_out") != 0) return false;
+    const int32_t behind = find_in_layer(p, node->layer, "", "attn_proj");
+    if (behind < 0 || !may_be(p, item, behind)) return false;
+    for (size_t i = 0; i < p->n; i++)
+        if (&p->items[i] != item && node_of_ending(p, p->items[i].name) == behind) return false;
+    return true;
+}
+
 void fd_propose_by_name(fd_proposer *p) {
     bool alone = false;
     const bool endings = endings_say_it(p, &alone);
@@ -214,7 +226,7 @@ void fd_propose_by_name(fd_proposer *p) {
         for (size_t i = 0; i < p->n; i++) {
             fd_proposed *item = &p->items[i];
             const int32_t v = pass ? node_of_ending(p, item->name) : fd_trace_find(p->ref, item->name);
-            if (item->clear || !may_be(p, item, v)) continue;
+            if (item->clear || !may_be(p, item, v) || (pass && may_be_projection(p, item, v))) continue;
             if (pass && (!has_rows_first(p, item) || (alone && !means_one_thing(fd_trace_node_at(p->ref, v)))))
                 continue;
             take(p, item, v, pass ? "the end of its name" : "its name alone");

@@ -90,9 +90,10 @@ typedef struct fd_proposer {
     fd_import_plan plan;
     fd_proposed *items;
     size_t n, room;
-    bool *known;       /* nodes that the options' map names */
-    bool *covered;     /* [n_layer] the layers that most names are of; all false: of all */
-    int32_t n_covered; /* how many they are */
+    bool *known;        /* nodes that the options' map names */
+    bool *known_turned; /* those that it takes from a checkpoint's order of RoPE's pairs */
+    bool *covered;      /* [n_layer] the layers that most names are of; all false: of all */
+    int32_t n_covered;  /* how many they are */
     FILE *out;
     fd_proposal *total;
     fd_error *err;

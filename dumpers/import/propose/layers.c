@@ -91,6 +91,11 @@ void fd_propose_reading(const char *ops, char *out, size_t size) {
     words_of(ops, "", true, out, size);
 }
 
+static bool has_known_order_of_input(const fd_proposer *p, const fd_proposed *item) {
+    const int32_t input = fd_trace_find(p->ref, fd_trace_node_at(p->ref, item->best[0].node)->inputs[0]);
+    return input >= 0 && p->known_turned[input];
+}
+
 /* Without most, or where one layer decides alone and its values are in another order: what else it may be. */
 static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_rule *rule, int number,
                            const group *g) {
@@ -103,7 +108,7 @@ static void mark_undecided(fd_proposer *p, fd_proposed *item, const fd_proposed_
         int32_t node = node_of(p, &other, &capture);
         if (node < 0) return;
         fd_propose_rule_text(&other, g->other, fd_trace_node_at(p->ref, node)->name, item->other, sizeof item->other);
-    } else if (g->n == 1 && g->n_unclear > 0 && own.factor_known) {
+    } else if (g->n == 1 && g->n_unclear > 0 && own.factor_known && !has_known_order_of_input(p, item)) {
         fd_propose_reading(own.ops, plain, sizeof plain);
         if (!words_of(own.ops, plain, false, order, sizeof order)) return;
         snprintf(item->other, sizeof item->other, "%s%s%s", own.node, *plain ? " " : "", plain);

@@ -103,11 +103,11 @@ static bool is_clear(fd_candidate *best, double far, double times) {
     return best[0].node >= 0 && best[0].away <= far && (next->node < 0 || next->away >= times * near);
 }
 
-/* Is node `sum` an addition to node `of`? */
-static bool adds_to(const fd_proposer *p, int32_t sum, int32_t of) {
-    const fd_trace_node *node = fd_trace_node_at(p->ref, sum);
-    return strcmp(node->op, "add") == 0 &&
-           (strcmp(node->inputs[0], node_name(p, of)) == 0 || strcmp(node->inputs[1], node_name(p, of)) == 0);
+/* Does the node read node `of`, and have its size? */
+static bool may_pass_on(const fd_proposer *p, int32_t v, int32_t of) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+    return (strcmp(node->inputs[0], node_name(p, of)) == 0 || strcmp(node->inputs[1], node_name(p, of)) == 0) &&
+           fd_trace_elements(node, 0) == fd_trace_elements(fd_trace_node_at(p->ref, of), 0);
 }
 
 static bool part_is_clear(const fd_scorer *scorer, fd_ranking *ranking, int part) {
@@ -117,13 +117,13 @@ static bool part_is_clear(const fd_scorer *scorer, fd_ranking *ranking, int part
 }
 
 /* By all positions, or by the longest part that is clear: of two positions and more, for one may fit by chance. Where an engine adds
- * a branch of zeros, a sum is what it is added to: of two parts that say the one and the other the sum is right. */
+ * a branch of zeros, or leaves RoPE or a norm out, the op gives what it reads: of two parts that say the one and the other the op is right. */
 static int deciding_part(const fd_proposer *p, const fd_scorer *scorer, fd_ranking *ranking) {
     int part = 0;
     for (int k = 1; k < FD_PROPOSE_PARTS && !part; k++)
         if (part_is_clear(scorer, ranking, k)) part = k;
     for (int k = part + 1; k < FD_PROPOSE_PARTS && part; k++)
-        if (part_is_clear(scorer, ranking, k) && adds_to(p, ranking->best[k]->node, ranking->best[part]->node))
+        if (part_is_clear(scorer, ranking, k) && may_pass_on(p, ranking->best[k]->node, ranking->best[part]->node))
             return k;
     return part;
 }
@@ -224,15 +224,24 @@ static int by_node(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+static bool takes_halves(const fd_import_plan *plan, const fd_import_match *match) {
+    const fd_name_map_rule *rule = &plan->map->rules[match->rule];
+    bool halves = false;
+    for (int i = 0; i < rule->n_op; i++) halves |= rule->ops[i].kind == FD_NAME_MAP_ROPE_HALVES;
+    return halves && plan->values.rope_neighbours > 0;
+}
+
 static fd_code gather_asked(fd_proposer *p, const fd_import_options *options) {
     fd_import_plan named;
     p->known = calloc((size_t)fd_trace_n_node(p->ref) + 1, sizeof *p->known);
-    if (!p->known) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
+    p->known_turned = calloc((size_t)fd_trace_n_node(p->ref) + 1, sizeof *p->known_turned);
+    if (!p->known || !p->known_turned) return fd_fail(p->err, FD_ERR_MEMORY, "map auto: out of memory");
     if (!options->map) return gather(p, NULL, 0);
     FD_TRY(fd_import_make_plan(p->source, options, &named, p->err));
     for (size_t i = 0; i < named.n_match; i++) {
         const int32_t node = fd_trace_find(p->ref, named.matches[i].node);
         if (node >= 0) p->known[node] = true;
+        if (node >= 0) p->known_turned[node] |= takes_halves(&named, &named.matches[i]);
     }
     fd_code code = gather(p, named.unmatched, named.n_unmatched);
     fd_import_plan_free(&named);
@@ -280,6 +289,7 @@ fd_code fd_propose_map(const fd_source *source, const fd_import_options *options
     for (size_t i = 0; i < p.n; i++) free(p.items[i].tensors);
     free(p.items);
     free(p.known);
+    free(p.known_turned);
     free(p.covered);
     fd_import_plan_free(&p.plan);
     return code;

@@ -47,13 +47,21 @@ static bool is_input_of(const fd_proposer *p, int32_t node, int32_t of) {
 
 /* RoPE leaves elements where they stand: those of Q that are in another order in their heads are so behind it. Lengths do not say it. */
 static void take_order(const fd_proposer *p, fd_proposed *item) {
-    const char *of = fd_trace_node_at(p->ref, item->best[0].node)->inputs[0], *own = item->best[0].ops;
+    const fd_trace_node *node = fd_trace_node_at(p->ref, item->best[0].node);
+    const char *of = node->inputs[0], *own = item->best[0].ops;
     const size_t n = strlen(own);
+    const int32_t known = fd_trace_find(p->ref, of);
+    if (strstr(own, "interleave")) return;
+    if (known >= 0 && p->known_turned[known]) {
+        snprintf(item->best[0].ops + n, FD_PROPOSE_MAX_OPS - n, "%sreshape=-1 heads=%lld interleave", n ? " " : "",
+                 (long long)node->shape[0]);
+        return;
+    }
     for (size_t i = 0; i < p->n; i++) {
         const fd_proposed *input = &p->items[i];
         if (input == item || !fd_propose_has_values_of(p, input, of)) continue;
         const char *order = strstr(input->best[0].ops, "reshape=-1 heads=");
-        if (!order || strstr(own, "interleave") || n + strlen(order) + 2 > FD_PROPOSE_MAX_OPS) continue;
+        if (!order || n + strlen(order) + 2 > FD_PROPOSE_MAX_OPS) continue;
         snprintf(item->best[0].ops + n, FD_PROPOSE_MAX_OPS - n, "%s%s", n ? " " : "", order);
         return;
     }
