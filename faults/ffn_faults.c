@@ -66,6 +66,13 @@ static void up_plus_one(const fd_op_args *args) {
     }
 }
 
+static void up_added(const fd_op_args *args) {
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
+        const float gate = ((const float *)args->in[0])[i], up = ((const float *)args->in[1])[i];
+        ((float *)args->out)[i] = (args->node->op == FD_OP_GELU_MUL ? fd_gelu32(gate) : fd_silu32(gate)) + up;
+    }
+}
+
 FD_OVERRIDE(act_silu, activate(args, fd_silu32, true))
 FD_APPLIES(is_silu, node->op == FD_OP_SILU_MUL)
 FD_APPLIES(is_gelu, node->op == FD_OP_GELU_MUL)
@@ -162,14 +169,14 @@ FD_APPLIES(is_relu_squared, node->op == FD_OP_RELU_SQUARED)
 static const fd_fault rows[] = {
     {FFN("silu_on_up", "the activation is applied to up, not to gate"), .applies = is_silu_or_gelu, .edit = silu_on_up},
     {FFN("gelu_tanh", "GELU (tanh approximation) in place of SiLU"), .applies = is_silu, .override = act_gelu_tanh,
-     .info.form_of = "GELU"},
+     .info.form_of = "GELU in place of the activation"},
     {FFN("gelu_erf", "GELU (erf) in place of SiLU, or of GELU's tanh approximation"), .applies = is_silu_or_gelu,
-     .override = act_gelu_erf, .info.form_of = "GELU"},
+     .override = act_gelu_erf, .info.form_of = "GELU in place of the activation"},
     {FFN("silu_for_gelu", "SiLU in place of GELU"), .applies = is_gelu, .override = act_silu},
     {FFN("relu", "ReLU in place of the activation"), .applies = is_silu_or_gelu, .override = act_relu},
     {FFN("sigmoid", "the sigmoid in place of the activation"), .applies = is_silu_or_gelu, .override = act_sigmoid},
     {FFN("gelu_quick", "x / (1 + e^(-1.702 x)), GELU's quick form, in place of the activation"),
-     .applies = is_silu_or_gelu, .override = act_gelu_quick, .info.form_of = "GELU"},
+     .applies = is_silu_or_gelu, .override = act_gelu_quick, .info.form_of = "GELU in place of the activation"},
     {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
     {FFN("relu_squared", "ReLU's square in place of the activation"), .applies = is_silu_or_gelu,
      .override = act_relu_squared},
@@ -182,6 +189,8 @@ static const fd_fault rows[] = {
     {FFN("elu", "ELU, e^x - 1 below 0, in place of the activation"), .applies = is_silu_or_gelu, .override = act_elu},
     {FFN("up_plus_one", "the activated gate is multiplied by up + 1"), .applies = is_silu_or_gelu,
      .override = up_plus_one},
+    {FFN("up_added", "up is added to the activated gate, not multiplied with it"), .applies = is_silu_or_gelu,
+     .info.roundings = 2, .override = up_added},
     {FFN("up_missing", "the activated gate is not multiplied by up"), .applies = is_silu_or_gelu,
      .override = up_missing},
     {FFN("up_gelu_erf", "without a gate: GELU's erf form in place of its tanh approximation"), .applies = is_gelu_alone,
