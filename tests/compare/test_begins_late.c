@@ -56,19 +56,6 @@ static void three_quarters(fd_graph *g, fd_node *n) {
     n->rope.n_rot = n->rope.n_rot * 3 / 4;
 }
 
-/* A kernel that leaves the last token of each call out. */
-static void last_zero(const fd_op_args *args) {
-    const int64_t width = fd_node_width(args->node);
-    run_clean(args);
-    memset((float *)args->out + (args->n_pos - 1) * width, 0, sizeof(float) * (size_t)width);
-}
-static void last_left_out(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = last_zero;
-}
-
-static const char *const logits = "logits";
-
 static const struct {
     guessed bug;
     const char *const *tensors;
@@ -78,9 +65,6 @@ static const struct {
     {{"_rope", base_from_3, "other_rope_base", "from position 3 on: RoPE base 40000;"}, &layers, false},
     {{"_rope", base_from_3, "other_rope_base", "from position 3 on: RoPE base 40000;"}, &fused, true},
     {{"attn_norm", eps_from_3, "other_eps", "from position 3 on: eps 0.001;"}, &layers, true},
-    {{"attn_proj", last_left_out, "branch_missing", "from position 5 on, each row the last of its step: the branch"},
-     &logits,
-     false},
     {{"_rope", three_quarters, "other_rope_dims", "rotated dimensions 24;"}, &fused, false},
     {{"_rope", three_quarters, "other_rope_dims", "rotated dimensions 24;"}, &layers, false},
 };
