@@ -22,8 +22,8 @@ typedef struct fd_fault_info {
     bool whole_batch; /* computes a row from others of its batch, also from later ones */
     bool lasting;     /* what it makes of a step's rows of a cache is what later steps find there */
     bool pair;        /* exchanges what two nodes have: at one of them alone it is another bug */
-    const char
-        *form_of; /* a form of this function, "GELU", that rounding may not tell from its others; NULL: of none */
+    const char *
+        form_of; /* a form of this, "GELU in place of the activation", that rounding may not tell from its others; NULL: of none */
     double
         roundings; /* of a fault that computes what the op does not: how many an element has, of its row's largest value; else 0 */
     bool all_alike; /* in all rows it does no harm, of which its summary speaks behind a colon */

@@ -21,29 +21,56 @@ static void all_masked(const fd_op_args *args) {
 
 typedef enum step_left_out { NONE_LEFT_OUT, WITHOUT_MAX, WITHOUT_SUM } step_left_out;
 
-/* exp of one row's scores less their maximum, divided by their sum; each step rounded. A row's keys from `n` on have no weight. */
-static void weigh(const fd_op_args *args, int32_t item, int32_t n, step_left_out without, fd_fault_round round) {
-    const float *s = (const float *)args->in[0] + (int64_t)item * args->n_kv;
-    float *w = (float *)args->out + (int64_t)item * args->n_kv;
-    float sink = round(fd_rule_sink(args, item % args->node->shape[0])), max = without == WITHOUT_MAX ? 0.0f : sink;
-    for (int32_t t = 0; t < n && without != WITHOUT_MAX; t++) max = fmaxf(max, round(s[t]));
-    for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? round(fd_exp32(round(round(s[t]) - max))) : 0.0f;
-    float sum = round(fd_rule_with_sink(args, fd_sum(w, n), round(sink - max)));
-    for (int32_t t = 0; t < n && without != WITHOUT_SUM; t++) w[t] = round(w[t] / sum);
-}
+/* How a kernel computes it: the type of its steps, which of them is the first in that type, and whether it adds key after key in it. */
+typedef enum first_step { FROM_SCORES, FROM_DIFFERENCES, FROM_EXPONENTIALS } first_step;
+typedef struct softmax_steps {
+    step_left_out without;
+    fd_fault_round round; /* NULL: binary32 */
+    first_step from;
+    bool in_turn;
+} softmax_steps;
 
 static float as_is(float x) {
     return x;
 }
 
-static void weigh_rows(const fd_op_args *args, step_left_out without, fd_fault_round round) {
-    int32_t n_head = args->node->shape[0];
-    for (int32_t i = 0; i < args->n_pos * n_head; i++) weigh(args, i, args->pos0 + i / n_head + 1, without, round);
+static float sum_in_turn(const float *w, int32_t n, fd_fault_round round) {
+    float sum = 0;
+    for (int32_t t = 0; t < n; t++) sum = round(sum + w[t]);
+    return sum;
 }
-FD_OVERRIDE(without_max, weigh_rows(args, WITHOUT_MAX, as_is))
-FD_OVERRIDE(not_divided, weigh_rows(args, WITHOUT_SUM, as_is))
-FD_OVERRIDE(in_f16, weigh_rows(args, NONE_LEFT_OUT, fd_fault_to_f16))
-FD_OVERRIDE(in_bf16, weigh_rows(args, NONE_LEFT_OUT, fd_fault_to_bf16))
+
+/* exp of one row's scores less their maximum, divided by their sum; each step rounded. A row's keys from `n` on have no weight. */
+static void weigh(const fd_op_args *args, int32_t item, int32_t n, softmax_steps how) {
+    const fd_fault_round round = how.round ? how.round : as_is, score = how.from == FROM_SCORES ? round : as_is,
+                         less = how.from <= FROM_DIFFERENCES ? round : as_is;
+    const float *s = (const float *)args->in[0] + (int64_t)item * args->n_kv;
+    float *w = (float *)args->out + (int64_t)item * args->n_kv;
+    const bool no_max = how.without == WITHOUT_MAX;
+    float sink = score(fd_rule_sink(args, item % args->node->shape[0])), max = no_max ? 0.0f : sink;
+    for (int32_t t = 0; t < n && !no_max; t++) max = fmaxf(max, score(s[t]));
+    for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? round(fd_exp32(less(score(s[t]) - max))) : 0.0f;
+    float sum = how.in_turn ? sum_in_turn(w, n, round) : fd_sum(w, n);
+    sum = round(fd_rule_with_sink(args, sum, less(sink - max)));
+    for (int32_t t = 0; t < n && how.without != WITHOUT_SUM; t++) w[t] = round(w[t] / sum);
+}
+
+static void weigh_rows(const fd_op_args *args, softmax_steps how) {
+    int32_t n_head = args->node->shape[0];
+    for (int32_t i = 0; i < args->n_pos * n_head; i++) weigh(args, i, args->pos0 + i / n_head + 1, how);
+}
+FD_OVERRIDE(without_max, weigh_rows(args, (softmax_steps){.without = WITHOUT_MAX}))
+FD_OVERRIDE(not_divided, weigh_rows(args, (softmax_steps){.without = WITHOUT_SUM}))
+#define IN_16_BITS(type, name, first)                                                                                  \
+    FD_OVERRIDE(name##_##type, weigh_rows(args, (softmax_steps){.round = fd_fault_to_##type, .from = first}))          \
+    FD_OVERRIDE(name##_##type##_in_turn,                                                                               \
+                weigh_rows(args, (softmax_steps){NONE_LEFT_OUT, fd_fault_to_##type, first, true}))
+IN_16_BITS(f16, scores_in, FROM_SCORES)
+IN_16_BITS(f16, differences_in, FROM_DIFFERENCES)
+IN_16_BITS(f16, exp_in, FROM_EXPONENTIALS)
+IN_16_BITS(bf16, scores_in, FROM_SCORES)
+IN_16_BITS(bf16, differences_in, FROM_DIFFERENCES)
+IN_16_BITS(bf16, exp_in, FROM_EXPONENTIALS)
 
 /* One more than the exponentials' sum, the maximum having been taken off. */
 static void sum_plus_one(const fd_op_args *args) {
@@ -64,7 +91,7 @@ static void upper_left(const fd_op_args *args) {
     int32_t n_head = args->node->shape[0];
     for (int32_t i = 0; i < args->n_pos * n_head; i++) {
         int32_t row = i / n_head;
-        weigh(args, i, args->pos0 + row - fd_fault_batch_start(args, row) + 1, NONE_LEFT_OUT, as_is);
+        weigh(args, i, args->pos0 + row - fd_fault_batch_start(args, row) + 1, (softmax_steps){0});
     }
 }
 
@@ -112,8 +139,27 @@ FD_APPLIES(several_heads, node->shape[0] > 1 && !fd_fault_weight(graph, node, 0)
 FD_APPLIES(no_sinks, !fd_fault_weight(graph, node, 0))
 
 #define SOFTMAX(name, summary) .info = {name, "attention", summary, "attn_weights", false}, .op = FD_OP_ATTN_SOFTMAX
-#define ROUNDED(name, summary, u)                                                                                      \
-    .info = {name, "attention", summary, "attn_weights", false, u}, .op = FD_OP_ATTN_SOFTMAX
+/* Kernels of one type, which coarser roundings around them do not tell. */
+#define ROUNDED(name_, summary_, u, form, how)                                                                         \
+    {                                                                                                                  \
+        .info = {.name = name_,                                                                                        \
+                 .family = "attention",                                                                                \
+                 .summary = summary_,                                                                                  \
+                 .located = "attn_weights",                                                                            \
+                 .u_in = u,                                                                                            \
+                 .form_of = form},                                                                                     \
+        .op = FD_OP_ATTN_SOFTMAX, .override = how                                                                      \
+    }
+#define BOTH_SUMS(name, summary, u, form, how)                                                                         \
+    ROUNDED(name, summary, u, form, how),                                                                              \
+        ROUNDED(name "_in_turn", summary ", and its sum after each key", u, form, how##_in_turn)
+#define IN_TYPE(type, words, u)                                                                                        \
+    BOTH_SUMS("softmax_in_" #type, "every step of softmax is rounded to " words, u, "softmax in " words,               \
+              scores_in_##type),                                                                                       \
+        BOTH_SUMS("softmax_diff_in_" #type, "softmax is rounded to " words " from the scores less their maximum on",   \
+                  u, "softmax in " words, differences_in_##type),                                                      \
+        BOTH_SUMS("softmax_exp_in_" #type, "softmax is rounded to " words " from its exponentials on", u,              \
+                  "softmax in " words, exp_in_##type)
 
 static const fd_fault rows[] = {
     {SOFTMAX("softmax_all_masked", "the mask hides each token from itself; a first row sees no key at all"),
@@ -135,7 +181,7 @@ static const fd_fault rows[] = {
      .override = over_heads},
     {SOFTMAX("softmax_over_queries", "softmax goes over the rows of the batch, not over the keys"), .applies = no_sinks,
      .override = over_queries, .info.whole_batch = true},
-    {ROUNDED("softmax_in_f16", "every step of softmax is rounded to binary16", 0x1p-11), .override = in_f16},
-    {ROUNDED("softmax_in_bf16", "every step of softmax is rounded to bfloat16", 0x1p-8), .override = in_bf16},
+    IN_TYPE(f16, "binary16", 0x1p-11),
+    IN_TYPE(bf16, "bfloat16", 0x1p-8),
 };
 const fd_fault_family fd_softmax_faults = FD_FAULT_FAMILY(rows);

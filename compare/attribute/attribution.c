@@ -15,6 +15,7 @@ typedef struct attributing {
     const fd_attribution_options *o;
     fd_attribution *out;
     fd_replay *replay;
+    fd_replay_plan plan;
     int32_t *step_of; /* [n_pos] */
     int32_t *in_ref;  /* [n_node] */
     uint8_t *worst;   /* [n_step, n_node] fd_finding */
@@ -100,8 +101,9 @@ static bool unattributable(const fd_attribution_options *o, int32_t node, int32_
     return false;
 }
 
-static fd_code attribute_range(attributing *a, const fd_replay_plan *plan, fd_error *err) {
+static fd_code attribute_range(attributing *a, fd_error *err) {
     const fd_graph *graph = a->o->graph;
+    const fd_replay_plan *plan = &a->plan;
     bool in_gap = a->pos0 >= plan->gap && a->pos0 < plan->gap_end;
     const bool *needed = in_gap ? plan->in_gap : plan->needed;
     FD_TRY(fd_replay_range(a->replay, a->pos0, a->n_range, err));
@@ -120,14 +122,11 @@ static fd_code attribute_range(attributing *a, const fd_replay_plan *plan, fd_er
 }
 
 static fd_code attribute_ranges(attributing *a, fd_error *err) {
-    fd_replay_plan plan;
-    fd_code code = fd_replay_plan_make(a->o, &plan, err);
-    for (a->pos0 = 0; code == FD_OK && a->pos0 < plan.n_pos; a->pos0 += a->n_range) {
-        a->n_range = fd_replay_plan_range(&plan, a->pos0);
-        code = attribute_range(a, &plan, err);
+    for (a->pos0 = 0; a->pos0 < a->plan.n_pos; a->pos0 += a->n_range) {
+        a->n_range = fd_replay_plan_range(&a->plan, a->pos0);
+        FD_TRY(attribute_range(a, err));
     }
-    fd_replay_plan_free(&plan);
-    return code;
+    return FD_OK;
 }
 
 /* Inherited errors that a node made grow far more than its op does elsewhere. */
@@ -233,6 +232,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->n_row || !a->n_choice || !out->z ||
         !out->finding || !out->introduced || !out->suspect || !out->uses_room)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
+    FD_TRY(fd_replay_plan_make(o, &a->plan, err));
     number_steps(a);
     out->n_output = n_output(o->graph, o->n_pos);
     a->worst = calloc((size_t)a->n_step * n, sizeof *a->worst);
@@ -240,7 +240,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     for (size_t i = 0; i < n; i++) {
         out->z[i] = -1;
         if (fd_trace_has_data(o->cand, o->graph->nodes[i].name))
-            a->steps[i] = fd_steps_leave(o->graph, o->numerics, o->cand, o->kv_type, (int32_t)i, &a->steps[n + i]);
+            a->steps[i] = fd_steps_leave(o, a->plan.whole, (int32_t)i, &a->steps[n + i]);
         const int32_t at = o->ref ? fd_trace_find(o->ref, o->graph->nodes[i].name) : -1;
         const bool same_shape =
             at >= 0 && fd_trace_elements(fd_trace_node_at(o->ref, at), 4) == fd_node_elements(&o->graph->nodes[i], 5);
@@ -273,8 +273,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
     attributing a = {.o = options, .out = out};
     fd_code code = open_replay(&a, err);
     a.leaves_nothing = fd_class_leaves_nothing(options->numerics) && !options->rows_alone;
-    if (code == FD_OK && a.leaves_nothing)
-        code = fd_residuals_open(options->graph, options->numerics, options->cand, options->n_pos, &a.residuals, err);
+    if (code == FD_OK && a.leaves_nothing) code = fd_residuals_open(options, a.plan.whole, &a.residuals, err);
     if (code == FD_OK) code = attribute_ranges(&a, err);
     if (code == FD_OK) code = add_residuals(&a, err);
     if (code == FD_OK) {
@@ -284,6 +283,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
         fd_finding_missing(a.o->graph, a.worst + (int64_t)out->first.step * a.o->graph->n_node, out);
     }
     fd_replay_close(a.replay);
+    fd_replay_plan_free(&a.plan);
     fd_residuals_free(&a.residuals);
     free(a.step_of);
     free(a.in_ref);

@@ -31,7 +31,6 @@ static fd_code choose_sample(const fd_graph *graph, bool *judged, fd_error *err)
     return FD_OK;
 }
 
-/* Recorded at every position. */
 static fd_code find_whole(const fd_attribution_options *o, int32_t n_pos, bool **out, fd_error *err) {
     const fd_graph *graph = o->graph;
     size_t n = (size_t)graph->n_node;
@@ -104,7 +103,6 @@ static void choose_positions(const fd_attribution_options *o, const bool *whole,
 
 fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *plan, fd_error *err) {
     size_t n = (size_t)o->graph->n_node;
-    bool *whole = NULL;
     *plan = (fd_replay_plan){.n_pos = o->n_pos, .gap = o->n_pos, .gap_end = o->n_pos, .most = RANGE};
     plan->judged = malloc(sizeof *plan->judged * n);
     plan->needed = calloc(n, sizeof *plan->needed);
@@ -114,10 +112,9 @@ fd_code fd_replay_plan_make(const fd_attribution_options *o, fd_replay_plan *pla
     for (size_t i = 0; i < n; i++) plan->judged[i] = true;
     if (o->sample) FD_TRY(choose_sample(o->graph, plan->judged, err));
     for (size_t i = 0; i < n && o->wanted; i++) plan->judged[i] &= o->wanted[i];
-    FD_TRY(find_whole(o, o->n_pos, &whole, err));
-    find_needed(o, whole, plan);
-    if (o->sample) choose_positions(o, whole, plan);
-    free(whole);
+    FD_TRY(find_whole(o, o->n_pos, &plan->whole, err));
+    find_needed(o, plan->whole, plan);
+    if (o->sample) choose_positions(o, plan->whole, plan);
     return FD_OK;
 }
 
@@ -125,6 +122,7 @@ void fd_replay_plan_free(fd_replay_plan *plan) {
     free(plan->judged);
     free(plan->needed);
     free(plan->in_gap);
+    free(plan->whole);
     *plan = (fd_replay_plan){0};
 }
 

@@ -11,6 +11,7 @@ typedef struct fd_replay_plan {
     int32_t most;          /* positions replayed together */
     bool *judged;          /* [n_node] where it was recorded; owned */
     bool *needed, *in_gap; /* [n_node] to be replayed: where nodes are judged, and in the gap; owned */
+    bool *whole;           /* [n_node] recorded at every position, and read as recorded; owned */
 } fd_replay_plan;
 
 /* Of options->sample, ->n_pos, ->ignored and the candidate's trace. FD_ERR_MEMORY; freed with fd_replay_plan_free also

@@ -8,33 +8,33 @@
 #include "compare/bounds/dot_inputs.h"
 
 /* Nodes that are computed through an unrecorded cache. */
-static void find_cached(const fd_graph *graph, const fd_trace *trace, bool *cached) {
+static void find_cached(const fd_graph *graph, const bool *whole, bool *cached) {
     for (int32_t i = 0; i < graph->n_node; i++)
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             int32_t in = graph->nodes[i].input[k];
-            if (in < 0 || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+            if (in < 0 || whole[in]) continue;
             cached[i] |= cached[in] || graph->nodes[in].op == FD_OP_KV_WRITE;
         }
 }
 
 /* Nodes that are computed through an unrecorded choice of experts. */
-static void find_routed(const fd_graph *graph, const fd_trace *trace, bool *routed) {
+static void find_routed(const fd_graph *graph, const bool *whole, bool *routed) {
     for (int32_t i = 0; i < graph->n_node; i++)
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             int32_t in = graph->nodes[i].input[k];
-            if (in < 0 || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
+            if (in < 0 || whole[in]) continue;
             routed[i] |= routed[in] || graph->nodes[in].op == FD_OP_TOP_K;
         }
 }
 
 /* Nodes that are computed through logits or a router whose factors the class may round. */
-static void find_unsure(const fd_graph *graph, const fd_numerics_class *c, const fd_trace *trace, bool *unsure) {
+static void find_unsure(const fd_graph *graph, const fd_numerics_class *c, const bool *whole, bool *unsure) {
     for (int32_t i = 0; i < graph->n_node && c->u_factor > 0; i++) {
         const fd_node *node = &graph->nodes[i];
         unsure[i] = node->op == FD_OP_MATMUL && !fd_dot_repeats_factors(c, node, &graph->weights[node->weight[0]]);
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             int32_t in = node->input[k];
-            if (in >= 0 && !fd_trace_has_data(trace, graph->nodes[in].name)) unsure[i] |= unsure[in];
+            if (in >= 0 && !whole[in]) unsure[i] |= unsure[in];
         }
     }
 }
@@ -64,8 +64,11 @@ static int32_t prompt_of(const fd_trace *trace) {
     return fd_trace_n_step(trace) > 0 ? steps[0].n_pos : 0;
 }
 
-fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
-                          int32_t n_pos, fd_residuals *out, fd_error *err) {
+fd_code fd_residuals_open(const fd_attribution_options *options, const bool *whole, fd_residuals *out, fd_error *err) {
+    const fd_graph *graph = options->graph;
+    const fd_numerics_class *numerics = options->numerics;
+    const fd_trace *trace = options->cand;
+    const int32_t n_pos = options->n_pos;
     size_t n = (size_t)graph->n_node * (size_t)n_pos;
     *out = (fd_residuals){.graph = graph, .n_pos = n_pos};
     out->n_first = prompt_of(trace);
@@ -83,9 +86,9 @@ fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numeri
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
         if (fd_trace_steps(trace)[s].pos0 < n_pos) out->begins[fd_trace_steps(trace)[s].pos0] = true;
-    if (fd_class_rounds_to_steps(numerics)) find_cached(graph, trace, out->cached);
-    find_routed(graph, trace, out->routed);
-    find_unsure(graph, numerics, trace, out->unsure);
+    if (fd_class_rounds_to_steps(numerics)) find_cached(graph, whole, out->cached);
+    find_routed(graph, whole, out->routed);
+    find_unsure(graph, numerics, whole, out->unsure);
     out->much = much_of(numerics, graph);
     out->blocks = fd_class_makes_blocks(numerics, graph);
     return FD_OK;

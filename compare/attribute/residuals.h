@@ -45,9 +45,9 @@ typedef struct fd_residuals {
     bool blocks;     /* the class makes int8 blocks of what products read */
 } fd_residuals;
 
-/* FD_ERR_MEMORY; freed with fd_residuals_free also then. */
-fd_code fd_residuals_open(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
-                          int32_t n_pos, fd_residuals *out, fd_error *err);
+/* Of options->graph, ->numerics, ->cand and ->n_pos. `whole` [n_node]: recorded at every position (plan.h). Where some rows alone were recorded, as the last of each step, the others came
+ * to the K/V cache on a way that was not. FD_ERR_MEMORY; freed with fd_residuals_free also then. */
+fd_code fd_residuals_open(const fd_attribution_options *options, const bool *whole, fd_residuals *out, fd_error *err);
 void fd_residuals_free(fd_residuals *residuals);
 
 /* A row, and what the bounds say of it. Returns whether what is left shows that the row is right. */

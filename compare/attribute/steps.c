@@ -37,7 +37,7 @@ static step step_of(fd_dot_type type) {
 
 typedef struct search {
     const fd_graph *graph;
-    const fd_trace *trace;
+    const bool *whole;
     const fd_numerics_class *numerics;
     bool *seen;       /* [n_node] nodes, and inputs of products, that were counted */
     double n[2];      /* values on the other side in a row: of 16-bit factors, of blocks */
@@ -57,7 +57,7 @@ static void count_product(search *s, const fd_node *node) {
     s->seen[s->graph->n_node + in] = true;
     const fd_op before = s->graph->nodes[in].op;
     const bool fast = s->numerics->fast_math && (before == FD_OP_GELU || before == FD_OP_GELU_MUL);
-    const bool seen = fd_trace_has_data(s->trace, s->graph->nodes[in].name);
+    const bool seen = s->whole[in];
     const double error = fast && !seen ? ERROR_OF_FAST_GELU : ERROR_BEFORE;
     s->n[kind] += (double)fd_node_elements(&s->graph->nodes[in], 1) * error / to.size;
     s->few[kind] = to.few;
@@ -69,7 +69,7 @@ static void count_product(search *s, const fd_node *node) {
 static void count_table(search *s, const fd_node *node) {
     if (!fd_gelu_is_table(s->numerics, node)) return;
     int32_t in = node->input[0];
-    if (fd_trace_has_data(s->trace, s->graph->nodes[in].name)) return;
+    if (s->whole[in]) return;
     s->n[0] += (double)fd_node_elements(node, 1) * ERROR_BEFORE / step_of(FD_DOT_F16).size;
     s->few[0] = FEW_OF_A_TABLE;
     s->table = s->n[0] > s->few[0];
@@ -80,7 +80,7 @@ static void count_table(search *s, const fd_node *node) {
  * keys. Those of 8 bits have steps as int8 activations do. */
 static void count_cache(search *s, const fd_node *reader) {
     if (reader->op != FD_OP_ATTN_SCORES && reader->op != FD_OP_ATTN_MIX) return;
-    if (fd_trace_has_data(s->trace, s->graph->nodes[reader->input[1]].name)) return;
+    if (s->whole[reader->input[1]]) return;
     const uint32_t type = reader->op == FD_OP_ATTN_SCORES ? s->k_type : s->v_type;
     const bool four = type == FD_Q4_0 || type == FD_Q4_1 || type == FD_IQ4_NL;
     const bool five = type == FD_Q5_0 || type == FD_Q5_1;
@@ -96,7 +96,7 @@ static void walk(search *s, int32_t id) {
     count_cache(s, node);
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         int32_t in = node->input[k];
-        if (in >= 0 && !s->seen[in] && !fd_trace_has_data(s->trace, s->graph->nodes[in].name)) walk(s, in);
+        if (in >= 0 && !s->seen[in] && !s->whole[in]) walk(s, in);
     }
 }
 
@@ -112,13 +112,13 @@ static int32_t n_layer_passed(const search *s) {
     return n;
 }
 
-static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node, bool *seen) {
+static bool reads_sum(const fd_graph *graph, const bool *whole, int32_t node, bool *seen) {
     bool reads = graph->nodes[node].op == FD_OP_ATTN_MIX;
     seen[node] = true;
     for (int k = 0; k < FD_MAX_INPUTS && !reads; k++) {
         int32_t in = graph->nodes[node].input[k];
-        if (in < 0 || seen[in] || fd_trace_has_data(trace, graph->nodes[in].name)) continue;
-        reads = reads_sum(graph, trace, in, seen);
+        if (in < 0 || seen[in] || whole[in]) continue;
+        reads = reads_sum(graph, whole, in, seen);
     }
     return reads;
 }
@@ -127,25 +127,25 @@ static bool reads_sum(const fd_graph *graph, const fd_trace *trace, int32_t node
 #define ADDITIONS_A_FLIP   8192.0
 #define ADDITIONS_OF_WIDTH 16.0
 
-static double sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
-                         int32_t node) {
+static double sums_leave(const fd_graph *graph, const fd_numerics_class *numerics, const bool *whole, int32_t node) {
     if (!(numerics->u_mix > 0x1p-24)) return 0;
     bool *seen = calloc((size_t)graph->n_node, sizeof *seen);
-    bool reads = seen && reads_sum(graph, trace, node, seen);
+    bool reads = seen && reads_sum(graph, whole, node, seen);
     free(seen);
     if (!reads || !numerics->sums_in_turn) return reads ? 2 * numerics->u_mix : 0;
     const double width = (double)fd_node_width(&graph->nodes[node]);
     return 2 * numerics->u_mix / sqrt(fmin(ADDITIONS_A_FLIP, ADDITIONS_OF_WIDTH * width));
 }
 
-double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
-                      const char *kv_type, int32_t node, double *sums) {
-    search s = {.graph = graph, .trace = trace, .numerics = numerics};
+double fd_steps_leave(const fd_attribution_options *options, const bool *whole, int32_t node, double *sums) {
+    const fd_graph *graph = options->graph;
+    const fd_numerics_class *numerics = options->numerics;
+    search s = {.graph = graph, .whole = whole, .numerics = numerics};
     fd_error none;
-    const char *said = kv_type ? kv_type : fd_trace_get_info(trace)->kv_type;
+    const char *said = options->kv_type ? options->kv_type : fd_trace_get_info(options->cand)->kv_type;
     if (fd_kv_types_parse(said, &s.k_type, &s.v_type, &none) != FD_OK) s.k_type = s.v_type = FD_F32;
     double leave = 0;
-    *sums = sums_leave(graph, numerics, trace, node);
+    *sums = sums_leave(graph, numerics, whole, node);
     if (!numerics->replays_inputs) return 0;
     s.seen = calloc(2 * (size_t)graph->n_node, sizeof *s.seen);
     if (!s.seen) return 0; /* as if few had one: a suspect more */

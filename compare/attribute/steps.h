@@ -5,16 +5,14 @@
 #ifndef FD_COMPARE_ATTRIBUTE_STEPS_H
 #define FD_COMPARE_ATTRIBUTE_STEPS_H
 
-#include "compare/bounds/numerics_class.h"
-#include "dumpers/store/trace.h"
-#include "exec/exec.h"
+#include "compare/attribute/attribution.h"
 
 /* What such values may leave of most rows of `node`, relative to the row: twice the widest step among the products
- * between its recorded inputs and itself, or of blocks that K or V is kept in (`kv_type`; NULL: as the trace says). 0: of these rows few
+ * between its recorded inputs and itself, or of blocks that K or V is kept in (options->kv_type; NULL: as the trace says). 0: of these rows few
  * have one.
+ * `whole` [n_node]: recorded at every position (plan.h).
  * *sums: of a class whose sums of V live in 16 bits, what these leave of a row with one key, where the node is such a sum or is computed
  * through one that was not recorded; else 0. */
-double fd_steps_leave(const fd_graph *graph, const fd_numerics_class *numerics, const fd_trace *trace,
-                      const char *kv_type, int32_t node, double *sums);
+double fd_steps_leave(const fd_attribution_options *options, const bool *whole, int32_t node, double *sums);
 
 #endif

@@ -26,8 +26,9 @@ enum { MOST_THREADS = 2, LARGE = 1 << 22 };
 #define LEAST_GAIN_IN_STEPS 0.6
 
 /* A choice of experts: rounding may have turned it, and then has a direction. A weighted sum of V, or it is one. A cache, in a class
- * of int8 blocks: one value in it that fell to the other side of a step moves all later rows alike. */
-enum { FOLLOWS_CHOICE = 1, FOLLOWS_MIX = 2, FOLLOWS_CACHE = 4 };
+ * of int8 blocks: one value in it that fell to the other side of a step moves all later rows alike. Another layer: then nothing shows the
+ * class, whose roundings would have to be what the bug does not take away, and of several layers' bugs many go nearly the same way. */
+enum { FOLLOWS_CHOICE = 1, FOLLOWS_MIX = 2, FOLLOWS_CACHE = 4, FOLLOWS_LAYER = 8 };
 
 typedef struct search {
     fd_below_search below;
@@ -67,7 +68,7 @@ typedef struct shown {
 static void look_at(const search *s, shown *best, shown x, const fd_projection *p) {
     x.slope = slope_of(s, p, SHOWN);
     if (x.node >= 0) x.slope.shown &= fd_slope_is_near(&x.slope, s->aside);
-    if (s->follows && (s->follows[x.kind] & FOLLOWS_CACHE))
+    if (s->follows && (s->follows[x.kind] & (FOLLOWS_CACHE | FOLLOWS_LAYER)))
         x.slope.shown &= fd_projection_gain(p) >= LEAST_GAIN_IN_STEPS;
     x.gain = 2 * p->rd - p->dd;
     if (x.slope.shown && (best->bug < 0 || x.gain > best->gain)) *best = x;
@@ -200,6 +201,7 @@ static fd_code find_followers(search *s, fd_error *err) {
             int32_t in = nodes[i].input[k];
             if (in < 0 || !is_unrecorded(s, in)) continue;
             s->follows[i] |= s->follows[in];
+            if (nodes[in].layer >= 0 && nodes[in].layer != nodes[i].layer) s->follows[i] |= FOLLOWS_LAYER;
             if (nodes[in].op == FD_OP_TOP_K) s->follows[i] |= FOLLOWS_CHOICE;
             if (nodes[in].op == FD_OP_KV_WRITE && blocks) s->follows[i] |= FOLLOWS_CACHE;
         }

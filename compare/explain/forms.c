@@ -28,9 +28,9 @@ void fd_name_forms(fd_explanation *e, const fd_graph *graph) {
         fd_hypothesis_summary(&first->hypothesis, graph, first->summary, sizeof first->summary);
         return;
     }
-    size_t at = (size_t)snprintf(first->summary, sizeof first->summary,
-                                 "%s in place of the activation, in a form that rounding does not tell: ",
-                                 fd_fault_at(first->hypothesis.fault)->form_of);
+    size_t at =
+        (size_t)snprintf(first->summary, sizeof first->summary,
+                         "%s, in a form that rounding does not tell: ", fd_fault_at(first->hypothesis.fault)->form_of);
     for (int32_t i = 0; i < e->n_remaining && i < FD_MAX_REMAINING && at < sizeof first->summary; i++)
         at += (size_t)snprintf(first->summary + at, sizeof first->summary - at, "%s%s", i ? ", " : "",
                                e->remaining[i].name);

@@ -149,6 +149,12 @@ static fd_code try_least_exponent(fd_trial *t, const fd_node *softmax, fd_error 
     return FD_OK;
 }
 
+/* Scores were recorded before their softcap, which is softmax's then. Of scores that were not it is a parameter. */
+static fd_code try_cap(fd_trial *t, const fd_node *softmax, fd_error *err) {
+    const fd_hypothesis h = {.guess = FD_GUESS_CAP, .node = softmax->id, .which = 1};
+    return t->span[0] == softmax->id && !fd_trial_fits(t) ? fd_solve_limit(t, h, err) : FD_OK;
+}
+
 /* Of more K/V heads the neighbours' alone. */
 enum { MOST_CACHE_HEADS = 8 };
 
@@ -215,6 +221,7 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
         if (mix || (node->op == FD_OP_ATTN_SOFTMAX && i == t->n_span - 1)) FD_TRY(try_tiles(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_least_exponent(t, node, err));
+        if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_cap(t, node, err));
         if (mix || scores) FD_TRY(try_strides(t, node, err));
         if (mix && t->n_span > 1) FD_TRY(try_all_strides(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */

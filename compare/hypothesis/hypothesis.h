@@ -44,7 +44,7 @@ typedef enum fd_guess {
     FD_GUESS_ORDER, /* the elements in another order: `which` is fd_order_rule; of `end` heads, where the node is one row */
     FD_GUESS_ROWS, /* elements [first, end) (`end` 0: all) of other rows: `which` is fd_row_rule */
     FD_GUESS_COPY, /* elements [first, end) are those of node `other` from `n` on, or (`which` 1) these are added to them */
-    FD_GUESS_CAP, /* value·tanh(x / value) */
+    FD_GUESS_CAP, /* value·tanh(x / value); `which` 1: of the scores that softmax reads */
     FD_GUESS_CLAMP, /* no larger than ± value; `which` 1: from above alone; 2: smaller ones are zero; 3: softmax's scores no less
                        than the row's largest less `value`; 4: of a gated activation what up is multiplied by, ± value */
     FD_GUESS_OWN,     /* every row, or every column, has a number of its own: `which` is fd_own_rule */

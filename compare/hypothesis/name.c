@@ -63,7 +63,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_COPY: return h->which ? "other_term" : "other_tensor";
     case FD_GUESS_CLAMP: return h->which == 2 ? "small_as_zero" : "clamped";
     case FD_GUESS_OWN: return own_name(h);
-    case FD_GUESS_CAP: return "other_softcap";
+    case FD_GUESS_CAP: return h->which ? "other_attn_softcap" : "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
     case FD_GUESS_BLOCKS: return "other_blocks";
     case FD_GUESS_TOKEN:

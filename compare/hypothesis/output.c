@@ -10,8 +10,8 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
     if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
-           h->guess == FD_GUESS_CAP || (h->guess == FD_GUESS_CLAMP && h->which != 3) || h->guess == FD_GUESS_COPY ||
-           (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
+           (h->guess == FD_GUESS_CAP && h->which == 0) || (h->guess == FD_GUESS_CLAMP && h->which != 3) ||
+           h->guess == FD_GUESS_COPY || (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
            (h->guess == FD_GUESS_ROUNDED && (h->which == FD_ROUNDED_RESULT || h->which == FD_ROUNDED_BOTH));
 }
 
@@ -242,7 +242,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     int64_t n_row = out->n_row, width = out->width, n = n_row * width;
     if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, out->pos0, n_row, width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, out->pos0, n_row, width);
-    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP; i++)
+    for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP && h->which == 0; i++)
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++)
         rows[i] = clamped(h, rows[i], h->which == 4 ? out->in[1][i] : 1.0f);

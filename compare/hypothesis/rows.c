@@ -28,6 +28,7 @@ bool fd_hypothesis_changes_input(const fd_hypothesis *h, const fd_node *node, in
     case FD_GUESS_UNWRITTEN: return slot == 1;
     case FD_GUESS_ROUNDED: return h->which == FD_ROUNDED_INPUT || h->which == FD_ROUNDED_BOTH;
     case FD_GUESS_CLAMP: return h->which == 3 && slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
+    case FD_GUESS_CAP: return h->which == 1 && slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     case FD_GUESS_KEYS: return slot == 0 && node->op == FD_OP_ATTN_SOFTMAX;
     default: return false;
     }
@@ -185,5 +186,8 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, 
         for (int64_t r = n_row - 1; r >= h->n; r--)
             memcpy(rows + r * width, rows + (r - h->n) * width, sizeof *rows * (size_t)width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, pos0, n_row, width);
+    if (h->guess == FD_GUESS_CAP)
+        for (int64_t i = 0; i < n; i++)
+            if (isfinite(rows[i])) rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     if (h->guess == FD_GUESS_CLAMP) raise_scores(h, rows, n_row, width, pos0 + n_row);
 }

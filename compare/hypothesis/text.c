@@ -239,7 +239,9 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         break;
     case FD_GUESS_TWICE: SAY("%s is applied twice", fd_op_name(node->op)); break;
     case FD_GUESS_CLAMP: clamp_text(h, to, size); break;
-    case FD_GUESS_CAP: SAY("a softcap of %.6g, where the file has none", h->value); break;
+    case FD_GUESS_CAP:
+        SAY("%sa softcap of %.6g, where the file has none", h->which ? "softmax caps its scores: " : "", h->value);
+        break;
     case FD_GUESS_BLOCKS: {
         static const char *const words[FD_BLOCKS_COUNT] = {
             [FD_BLOCKS_CUT] = "values of int8 blocks are cut off towards zero, not rounded",

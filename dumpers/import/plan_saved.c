@@ -70,7 +70,8 @@ bool fd_plan_place_saved(const fd_import_plan *plan, fd_import_match *m) {
     if (axis >= 0 && rule->n_shape == 0) {
         m->axis = axis;
         if (n_pos > 1 && m->shape[axis] == 1 && (node->over_kv || is_row(plan, node, m))) return true;
-    } else if (n_pos > 1 && !node->over_kv) {
+    } else if (n_pos > 1 && !node->over_kv &&
+               !has_op(rule, FD_NAME_MAP_SLICE)) { /* any array is as long as its slice */
         m->axis = -1;
         if (is_row(plan, node, m)) return true;
     }

@@ -50,6 +50,7 @@ fd_trace *record(const fd_graph *graph, recording how) {
     if (how.store) to.store = how.store;
     to.level = how.fingerprints_only ? FD_TRACE_FINGERPRINT : FD_TRACE_FULL;
     to.tensors = how.tensors;
+    to.step_first = how.step_first;
     to.weights = how.weights;
     fd_trace_info info = {.contract = how.emulated ? 0 : FD_CONTRACT_VERSION, .level = to.level};
     fd_numerics own = how.q8act ? FD_NUMERICS_Q8ACT : FD_NUMERICS_EXACT;

@@ -23,6 +23,7 @@ typedef struct recording {
     bool one_by_one;         /* every position is a step of its own */
     int32_t first_chunk;     /* positions of the prompt that are a step of their own; 0: all are */
     uint32_t store;          /* element type in the file; 0: as computed */
+    int32_t step_first;      /* steps before it are kept as fingerprints alone */
     void (*misrecord)(const fd_observation *seen, float *rows); /* changes what is recorded, [n_pos, row_stride] */
 } recording;
 

@@ -161,6 +161,27 @@ Test(kernels, kernels_put_together_wrongly_are_named_with_everything_recorded_an
     close_model(&b);
 }
 
+/* Scores are recorded before softmax caps them. */
+static void softmax_of_capped(const fd_op_args *args) {
+    const int64_t n = (int64_t)args->n_pos * args->node->shape[0] * args->n_kv;
+    float *scores = copy_input(args, 0, n);
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(scores[i])) scores[i] = 12.0f * tanhf(scores[i] / 12.0f);
+    run_with(args, 0, scores);
+}
+static void softmax_caps(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = softmax_of_capped;
+}
+
+Test(kernels, scores_that_softmax_caps_itself_are_named_at_its_weights) {
+    static const guessed bug = {"attn_weights", softmax_caps, "other_attn_softcap",
+                                "softmax caps its scores: a softcap of 12,"};
+    bench b = open_bench(models[0], (recording){0});
+    expect_guess(&b, &bug, all, "f32", true);
+    close_model(&b);
+}
+
 /* Masks that write a number where -Inf belongs. */
 static void scores_masked_by(const fd_op_args *args, bool (*hidden)(int32_t key, int32_t own), float number) {
     const int64_t each = (int64_t)args->node->shape[0] * args->n_kv;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/attribute/plan.h"
 #include "compare/attribute/residuals.h"
 #include "compare/attribute/steps.h"
 #include "tests/compare/replay_bench.h"
@@ -39,6 +40,31 @@ static const rows_case cases[] = {
     {"nothing odd", false, 1e-6, 0, N_ROW, false, false},
 };
 
+static fd_attribution_options options_of(const bench *b, const char *class_) {
+    return (fd_attribution_options){
+        .graph = b->graph, .cand = b->ref, .n_pos = N_ROW, .numerics = fd_numerics_class_find(class_)};
+}
+
+static bool *recorded_whole(const fd_attribution_options *options) {
+    fd_attribution_options o = *options;
+    fd_error err = {0};
+    fd_replay_plan plan;
+    o.n_pos = fd_trace_n_pos(o.cand); /* rows are made up, more than it has */
+    must(fd_replay_plan_make(&o, &plan, &err), &err);
+    bool *whole = plan.whole;
+    plan.whole = NULL;
+    fd_replay_plan_free(&plan);
+    return whole;
+}
+
+static void open_residuals(const bench *b, const char *class_, fd_residuals *r) {
+    fd_error err = {0};
+    fd_attribution_options o = options_of(b, class_);
+    bool *whole = recorded_whole(&o);
+    must(fd_residuals_open(&o, whole, r, &err), &err);
+    free(whole);
+}
+
 static void add_rows(fd_residuals *r, const fd_graph *graph, const rows_case *c) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node *node = &graph->nodes[i];
@@ -71,7 +97,7 @@ Test(residuals, odd_rows_that_chance_does_not_give_depart_and_those_behind_a_cac
         fd_residuals r;
         fd_error err = {0};
         int32_t n_found = 0, at = fd_graph_find(b.graph, "blk.2.l_out");
-        must(fd_residuals_open(b.graph, fd_numerics_class_find("f32"), b.ref, N_ROW, &r, &err), &err);
+        open_residuals(&b, "f32", &r);
         add_rows(&r, b.graph, &cases[i]);
         must(fd_residuals_judge(&r, finding, suspect, &err), &err);
         cr_expect_eq(finding[at].finding != FD_FOUND_NOTHING, cases[i].departs, "%s", cases[i].what);
@@ -96,7 +122,7 @@ Test(residuals, decode_after_a_prompt_in_chunks_departs_where_its_step_begins) {
     for (int begins = 0; begins < 2; begins++) {
         fd_residuals r;
         fd_error err = {0};
-        must(fd_residuals_open(b.graph, fd_numerics_class_find("f32"), b.ref, N_ROW, &r, &err), &err);
+        open_residuals(&b, "f32", &r);
         cr_expect_eq(r.n_first, N_PREFILL);
         cr_expect(!r.begins[0] && r.begins[4] && !r.begins[5] && r.begins[N_PREFILL] && r.begins[N_PREFILL + 1]);
         r.begins[N_ROW - 4] = begins;
@@ -121,6 +147,21 @@ Test(residuals, decode_after_a_prompt_in_chunks_departs_where_its_step_begins) {
     close_model(&b);
 }
 
+/* Of tensors that were recorded in some steps alone the other rows came to the caches on a way that was not. */
+Test(residuals, a_cache_of_which_some_rows_were_recorded_is_an_unrecorded_one) {
+    for (int32_t step_first = 0; step_first < 2; step_first++) {
+        bench b = open_bench(models[0], (recording){.step_first = step_first});
+        const int32_t k = fd_graph_find(b.graph, "blk.2.cache_k"), v = fd_graph_find(b.graph, "blk.2.cache_v");
+        fd_residuals r;
+        open_residuals(&b, "f16kv", &r);
+        cr_expect(fd_trace_has_data(b.ref, "blk.1.cache_v"));
+        cr_expect_eq(r.cached[k], step_first > 0);
+        cr_expect_eq(r.cached[v], step_first > 0);
+        fd_residuals_free(&r);
+        close_model(&b);
+    }
+}
+
 /* Wide rows, or many products between recorded tensors, lose values to the other side of a step: twice the step may be left, of blocks in each layer. */
 #define ROOT_OF_LAYERS 2.449489742783178 /* six */
 Test(residuals, what_wide_rows_lose_to_steps_is_no_bug) {
@@ -143,8 +184,11 @@ Test(residuals, what_wide_rows_lose_to_steps_is_no_bug) {
             if (!strstr(models[m], wide[i].model)) continue;
             bench b = open_bench(models[m], (recording){.tensors = wide[i].recorded});
             int32_t node = fd_graph_find(b.graph, wide[i].node);
-            double sums, leave = fd_steps_leave(b.graph, fd_numerics_class_find(wide[i].class_), b.ref, wide[i].kv_type,
-                                                node, &sums);
+            fd_attribution_options o = options_of(&b, wide[i].class_);
+            o.kv_type = wide[i].kv_type;
+            bool *whole = recorded_whole(&o);
+            double sums, leave = fd_steps_leave(&o, whole, node, &sums);
+            free(whole);
             cr_expect_float_eq(leave, wide[i].leave, 1e-9, "%s, %s, %s: %g", wide[i].model, wide[i].class_,
                                wide[i].recorded, leave);
             close_model(&b);
