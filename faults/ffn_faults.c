@@ -55,9 +55,13 @@ static float of_both(float gate, float up, float (*function)(float)) {
 static float sum_of_both(float gate, float up, float (*function)(float)) {
     return function(gate) + up;
 }
+static float by_up_plus_one(float gate, float up, float (*function)(float)) {
+    return function(gate) * (up + 1.0f);
+}
 FD_OVERRIDE(act_on_product, combine(args, of_product))
 FD_OVERRIDE(up_activated, combine(args, of_both))
 FD_OVERRIDE(up_added, combine(args, sum_of_both))
+FD_OVERRIDE(up_plus_one, combine(args, by_up_plus_one))
 
 static float relu_squared(float x) {
     return x > 0.0f ? x * x : 0.0f * x;
@@ -79,13 +83,6 @@ FD_OVERRIDE(act_softplus, activate(args, softplus, true))
 FD_OVERRIDE(act_mish, activate(args, mish, true))
 FD_OVERRIDE(act_elu, activate(args, elu, true))
 FD_OVERRIDE(act_hard_swish, activate(args, hard_swish, true))
-static void up_plus_one(const fd_op_args *args) {
-    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
-        const float gate = ((const float *)args->in[0])[i], up = ((const float *)args->in[1])[i];
-        ((float *)args->out)[i] = (args->node->op == FD_OP_GELU_MUL ? fd_gelu32(gate) : fd_silu32(gate)) * (up + 1.0f);
-    }
-}
-
 FD_OVERRIDE(act_silu, activate(args, fd_silu32, true))
 FD_APPLIES(is_silu, node->op == FD_OP_SILU_MUL)
 FD_APPLIES(is_gelu, node->op == FD_OP_GELU_MUL)
