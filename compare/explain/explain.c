@@ -73,6 +73,7 @@ static const struct way {
     {fd_guess_own_weights, UNNAMED | GUESS | MANY},
     {fd_guess_own_outputs, UNNAMED | GUESS | MANY},
     {fd_guess_places, UNNAMED | GUESS | MANY},
+    {fd_guess_branches, UNNAMED | GUESS | MANY},
     {guess_first_layer, UNNAMED | GUESS | MANY},
     {fd_guess_orders_of_q_and_k, UNNAMED | GUESS},
     {fd_guess_steps, UNNAMED | GUESS},

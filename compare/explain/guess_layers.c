@@ -121,12 +121,18 @@ static fd_code try_parts(fd_trial *t, const fd_node *node, fd_error *err) {
 
 /* At that node; of the first layer's every other layer's as well (fd_trial_try). */
 static fd_code try_node(fd_trial *t, const fd_node *node, bool first, fd_error *err) {
-    FD_TRY(try_branches(t, node, err));
     if (first) FD_TRY(try_neighbours(t, node, true, err));
     if (!fd_trial_fits(t)) FD_TRY(try_neighbours(t, node, false, err));
     if (!fd_trial_fits(t)) FD_TRY(try_orders(t, node, err));
     if (!fd_trial_fits(t)) FD_TRY(try_without_norm(t, node, err));
     return fd_trial_fits(t) ? FD_OK : try_parts(t, node, err);
+}
+
+fd_code fd_guess_branches(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++)
+        if (nodes[t->span[i]].layer >= 0) FD_TRY(try_branches(t, &nodes[t->span[i]], err));
+    return FD_OK;
 }
 
 fd_code fd_guess_layers(fd_trial *t, bool first, fd_error *err) {

@@ -24,7 +24,9 @@ fd_code fd_guess_exchanged_rows(fd_trial *trial, fd_error *err);
 
 fd_code fd_guess_restarts(fd_trial *trial, fd_hypothesis h, fd_error *err); /* guess_restarts.c */
 
-/* Through several layers: what few trials tell, of the first layer and of all alike, or of each of the others (guess_layers.c). */
+/* Through several layers: either side of every addition left out, twice or halved (guess_layers.c). */
+fd_code fd_guess_branches(fd_trial *trial, fd_error *err);
+/* And what few trials tell, of the first layer and of all alike, or of each of the others. */
 fd_code fd_guess_layers(fd_trial *trial, bool first, fd_error *err);
 /* The rows of Q's and of K's heads alike in another order, in one layer or in all. */
 fd_code fd_guess_orders_of_q_and_k(fd_trial *trial, fd_error *err);
