@@ -1,0 +1,56 @@
+/* Bugs of one layer that are named from logits alone. */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "tests/compare/replay_bench.h"
+
+enum { LAYER = 2 };
+
+typedef struct logits_case {
+    const char *what, *emulated; /* the class, which is not told */
+    const char *node;            /* of that layer */
+    fd_override_fn how;
+    const char *name;
+} logits_case;
+
+static void with_the_stream_twice(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] += ((const float *)args->in[0])[i];
+}
+
+/* Last bits of another kernel, which move values to the other side of steps behind them: no row is repeated. */
+static void scaled_twice(const fd_op_args *args) {
+    const int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    const float scale = 1 / sqrtf((float)args->graph->nodes[args->node->input[0]].shape[1]);
+    run_clean(args);
+    for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= scale * (1 + 1e-6f * (float)(i * 7 % 11 - 5));
+}
+
+static const logits_case cases[] = {
+    {"the table's faults and both sides of an addition are asked in each layer", "f32", "ffn_inp",
+     with_the_stream_twice, "input_factor"},
+    {"class and bug are found together where no row is repeated", "llama-cpu", "attn_scores", scaled_twice,
+     "attn_scale_twice"},
+};
+
+Test(logits_alone, a_bug_of_one_layer_has_a_name) {
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_graph *faulty;
+        fd_error err = {0};
+        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        for (int32_t k = 0; k < faulty->n_node; k++)
+            if (faulty->nodes[k].layer == LAYER && strcmp(fd_fault_suffix(&faulty->nodes[k]), cases[i].node) == 0)
+                faulty->nodes[k].override = cases[i].how;
+        fd_verdict v =
+            judged(&b, faulty, (recording){.emulated = cases[i].emulated, .numerics = "unknown", .tensors = "logits"});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", cases[i].what, fd_verdict_status_name(v.status));
+        cr_expect(e->named, "%s", cases[i].what);
+        cr_expect_str_eq(e->remaining[0].name, cases[i].name, "%s: %s", cases[i].what, e->remaining[0].summary);
+        fd_verdict_free(&v);
+        fd_graph_free(faulty);
+    }
+    close_model(&b);
+}
