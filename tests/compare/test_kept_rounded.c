@@ -170,7 +170,7 @@ static void turned_less(const fd_op_args *args) {
         if (i % dim == 3) rows[i] = rows[i] * 0.8f + 0.05f;
 }
 
-/* Nor is what leaves more than 8 bits do. */
+/* Nor is what leaves more of them than 8 bits do. */
 static void in_four_bits(const fd_op_args *args) {
     const int64_t n = args->n_pos * fd_node_width(args->node);
     float *rows = (float *)args->out + args->pos0 * fd_node_width(args->node);
