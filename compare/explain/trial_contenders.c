@@ -93,8 +93,9 @@ bool fd_trial_is_refuted(const fd_trial *t, const fd_hypothesis *h) {
 
 fd_code fd_trial_keep(fd_trial *t, fd_contender *c, fd_error *err) {
     for (int32_t i = 0; i < t->n; i++) {
-        if (!same_unknown(&t->contenders[i].h, &c->h)) continue;
-        if (better(&t->contenders[i].fit, &c->fit)) {
+        const bool again = fd_hypothesis_same(&t->contenders[i].h, &c->h);
+        if (!again && !same_unknown(&t->contenders[i].h, &c->h)) continue;
+        if (again || better(&t->contenders[i].fit, &c->fit)) {
             fd_variant_free(&c->variant);
             return FD_OK;
         }
