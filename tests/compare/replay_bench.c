@@ -2,6 +2,7 @@
 #include "tests/scratch.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,4 +199,12 @@ fd_graph *spoiled_everywhere(const bench *b, const char *suffix, fd_override_fn 
         if (dot && strcmp(dot + 1, suffix) == 0) graph->nodes[i].override = how;
     }
     return graph;
+}
+
+void in_int8_with_a_given_scale(const fd_op_args *args) {
+    const int64_t n = args->n_pos * fd_node_width(args->node);
+    float *rows = (float *)args->out + args->pos0 * fd_node_width(args->node);
+    const float scale = strstr(args->node->name, "cache_v") ? 0.015f : 0.09f; /* of the largest of each, over 127 */
+    run_clean(args);
+    for (int64_t i = 0; i < n; i++) rows[i] = fminf(fmaxf(rintf(rows[i] / scale), -127), 127) * scale;
 }

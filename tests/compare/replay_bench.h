@@ -53,6 +53,8 @@ float *copy_input(const fd_op_args *args, int slot, int64_t n);
 void run_with(const fd_op_args *args, int slot, float *rows);
 void third_head_scaled(const fd_op_args *args); /* by 1.01 */
 void rounded_to_f16(const fd_op_args *args);
+/* A cache, with the largest value of K or of V in kjv-llama over 127 as its step. */
+void in_int8_with_a_given_scale(const fd_op_args *args);
 
 /* The model's graph, whose nodes the test may change; freed with fd_graph_free. */
 fd_graph *graph_copy(const bench *b);

@@ -52,13 +52,6 @@ static void in_int8_a_step(const fd_op_args *args) {
     in_scaled(args, FD_ROUND_INT8, FD_SCALE_STEP, 1);
 }
 
-static void in_int8_with_a_given_scale(const fd_op_args *args) {
-    const int64_t n = args->n_pos * fd_node_width(args->node);
-    float *rows = (float *)args->out + args->pos0 * fd_node_width(args->node);
-    const float scale = strstr(args->node->name, "cache_v") ? 0.015f : 0.09f; /* of the largest of each, over 127 */
-    run_clean(args);
-    for (int64_t i = 0; i < n; i++) rows[i] = fminf(fmaxf(rintf(rows[i] / scale), -127), 127) * scale;
-}
 static void in_q8_0_by_division(const fd_op_args *args) {
     int64_t width = fd_node_width(args->node);
     run_clean(args);

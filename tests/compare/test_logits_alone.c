@@ -37,9 +37,7 @@ static const logits_case cases[] = {
 Test(logits_alone, a_bug_of_one_layer_has_a_name) {
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fd_graph *faulty;
-        fd_error err = {0};
-        must(fd_graph_clone(b.graph, &faulty, &err), &err);
+        fd_graph *faulty = graph_copy(&b);
         for (int32_t k = 0; k < faulty->n_node; k++)
             if (faulty->nodes[k].layer == LAYER && strcmp(fd_fault_suffix(&faulty->nodes[k]), cases[i].node) == 0)
                 faulty->nodes[k].override = cases[i].how;

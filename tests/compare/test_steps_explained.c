@@ -214,19 +214,11 @@ Test(steps, one_side_turned_on_is_the_other_turned_back) {
 }
 
 /* Where the class is said, and not how K and V are kept: off in every layer as a cache of 8 bits is, that is no bug. */
-static void in_8_bits(const fd_op_args *args) {
-    const int64_t width = fd_node_width(args->node), n = args->n_pos * width;
-    float *rows = (float *)args->out + args->pos0 * width;
-    const float scale = fd_ends_with(args->node->name, "cache_v") ? 0.015f : 0.09f; /* the largest of each, over 127 */
-    run_clean(args);
-    for (int64_t i = 0; i < n; i++) rows[i] = fminf(fmaxf(rintf(rows[i] / scale), -127), 127) * scale;
-}
-
 Test(steps, a_class_that_is_said_says_nothing_of_the_cache) {
     bench b = open_bench(models[0], (recording){0});
-    fd_graph *faulty = spoiled_everywhere(&b, "cache_k", in_8_bits);
+    fd_graph *faulty = spoiled_everywhere(&b, "cache_k", in_int8_with_a_given_scale);
     for (int32_t k = 0; k < faulty->n_node; k++)
-        if (fd_ends_with(faulty->nodes[k].name, "cache_v")) faulty->nodes[k].override = in_8_bits;
+        if (fd_ends_with(faulty->nodes[k].name, "cache_v")) faulty->nodes[k].override = in_int8_with_a_given_scale;
     for (int everywhere = 1; everywhere >= 0; everywhere--) {
         for (int32_t k = 0; k < faulty->n_node && !everywhere; k++)
             if (faulty->nodes[k].layer != 2) faulty->nodes[k].override = NULL;
