@@ -35,6 +35,7 @@ fd_attribution_options fd_comparison_options(const fd_comparison *c, int which) 
                                     .unjudged = c->loaded[which].unknown,
                                     .ignored = which == FD_CANDIDATE ? c->ignored : NULL,
                                     .records_rounded = which == FD_CANDIDATE && c->records_rounded,
+                                    .shown_at = which == FD_CANDIDATE ? c->likely_at : 0,
                                     .ref = other,
                                     .cand = side,
                                     .n_pos = c->own_ways ? fd_trace_n_pos(side) : c->n_pos,

@@ -227,12 +227,14 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     if (e.named && out->found) return FD_OK;
     FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
     if (!shown) return FD_OK;
+    c->likely_at = at.node + 1;
     fd_judged_class unused;
     const fd_numerics_class *was = out->numerics;
     forget_attribution(c, FD_CANDIDATE, out);
     FD_TRY(attribute_side(c, FD_CANDIDATE, shown, &unused, out, err));
     if (out->found && out->first.node < at.node) { /* no engine's that was right until there */
         c->likely.guess = FD_GUESS_NONE;
+        c->likely_at = 0;
         forget_attribution(c, FD_CANDIDATE, out);
         return attribute_side(c, FD_CANDIDATE, was, &unused, out, err);
     }

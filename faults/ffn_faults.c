@@ -21,6 +21,16 @@ static float sigmoid(float x) {
 static float gelu_quick(float x) {
     return x * sigmoid(1.702f * x);
 }
+/* ggml's CPU kernels read both from a table: of a binary16 argument, in binary16, between -10 and 10
+ * (ggml_vec_geglu_f32). Its polynomial is multiplied out otherwise, which some of the table's values show. */
+static float gelu_tanh_table(float gate) {
+    const float x = fd_fault_to_f16(gate);
+    if (gate <= -10.0f || gate >= 10.0f) return gate < 0 ? 0.0f : gate;
+    return fd_fault_to_f16(0.5f * x * (1.0f + tanhf(0.7978845608f * x * (1.0f + 0.044715f * x * x))));
+}
+static float gelu_quick_table(float x) {
+    return fd_fault_to_f16(gelu_quick(fd_fault_to_f16(x)));
+}
 static float identity(float x) {
     return x;
 }
@@ -36,6 +46,8 @@ FD_OVERRIDE(act_gelu_erf, activate(args, gelu_erf, true))
 FD_OVERRIDE(act_relu, activate(args, relu, true))
 FD_OVERRIDE(act_sigmoid, activate(args, sigmoid, true))
 FD_OVERRIDE(act_gelu_quick, activate(args, gelu_quick, true))
+FD_OVERRIDE(act_gelu_tanh_table, activate(args, gelu_tanh_table, true))
+FD_OVERRIDE(act_gelu_quick_table, activate(args, gelu_quick_table, true))
 FD_OVERRIDE(act_missing, activate(args, identity, true))
 FD_OVERRIDE(up_missing, activate(args, args->node->op == FD_OP_GELU_MUL ? fd_gelu32 : fd_silu32, false))
 
@@ -187,6 +199,10 @@ static const fd_fault rows[] = {
     {FFN("sigmoid", "the sigmoid in place of the activation"), .applies = is_silu_or_gelu, .override = act_sigmoid},
     {FFN("gelu_quick", "x / (1 + e^(-1.702 x)), GELU's quick form, in place of the activation"),
      .applies = is_silu_or_gelu, .override = act_gelu_quick, .info.form_of = "GELU in place of the activation"},
+    {FFN("gelu_tanh_table", "GELU (tanh approximation) from a table of binary16, as ggml has it, in place of SiLU"),
+     .applies = is_silu, .override = act_gelu_tanh_table, .info.form_of = "GELU in place of the activation"},
+    {FFN("gelu_quick_table", "GELU's quick form from a table of binary16, as ggml has it, in place of the activation"),
+     .applies = is_silu_or_gelu, .override = act_gelu_quick_table, .info.form_of = "GELU in place of the activation"},
     {FFN("activation_missing", "gate · up without an activation"), .applies = is_silu_or_gelu, .override = act_missing},
     {FFN("relu_squared", "ReLU's square in place of the activation"), .applies = is_silu_or_gelu,
      .override = act_relu_squared},

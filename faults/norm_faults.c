@@ -28,6 +28,10 @@ static float scale_half(const fd_node *node, const float *x, int64_t n) {
 static float scale_no_root(const fd_node *node, const float *x, int64_t n) {
     return 1.0f / (fd_dot(x, x, n) / (float)n + node->eps);
 }
+static float scale_one(const fd_node *node, const float *x, int64_t n) {
+    (void)node, (void)x, (void)n;
+    return 1.0f;
+}
 static float scale_n_less_one(const fd_node *node, const float *x, int64_t n) {
     return 1.0f / sqrtf(fd_dot(x, x, n) / (float)(n - 1) + node->eps);
 }
@@ -85,6 +89,7 @@ FD_OVERRIDE(in_f16, norm(args, scale_right, fd_fault_to_f16))
 FD_OVERRIDE(in_bf16, norm(args, scale_right, fd_fault_to_bf16))
 FD_OVERRIDE(half_length, norm(args, scale_half, weight_right))
 FD_OVERRIDE(root_missing, norm(args, scale_no_root, weight_right))
+FD_OVERRIDE(undivided, norm(args, scale_one, weight_right))
 FD_OVERRIDE(weight_missing, norm(args, scale_right, weight_one))
 FD_OVERRIDE(plus_one, norm(args, scale_right, weight_plus_one))
 
@@ -218,6 +223,12 @@ FD_APPLIES(is_norm, fd_node_is_norm(node))
     .info = {name, "norm", summary, "attn_post_norm", false}, .op = FD_OP_RMS_NORM,                                    \
     .nodes = "attn_post_norm ffn_post_norm"
 
+#define LEFT_OUT(name, nodes_, located, global, summary)                                                               \
+    {                                                                                                                  \
+        .info = {name, "norm", summary, located, global}, .op = FD_OP_COUNT, .nodes = nodes_, .applies = is_norm,      \
+        .override = fd_fault_copy                                                                                      \
+    }
+
 static const fd_fault rows[] = {
     {NORM("eps_outside_root", "RMSNorm divides by sqrt(mean) + eps, not by sqrt(mean + eps)"), .applies = has_eps,
      .override = eps_outside},
@@ -229,11 +240,7 @@ static const fd_fault rows[] = {
      .override = plus_one},
     {NORM("norm_plus_one_missing", "RMSNorm multiplies by Gemma's w where it is 1 + w: the file's weights less 1"),
      .applies = of_gemma, .override = plus_one_missing},
-    {.info = {"qk_norm_missing", "norm", "the heads of Q and K are not normed", "attn_q_norm", false},
-     .op = FD_OP_COUNT,
-     .nodes = "attn_q_norm attn_k_norm",
-     .applies = is_norm,
-     .override = fd_fault_copy},
+    LEFT_OUT("qk_norm_missing", "attn_q_norm attn_k_norm", "attn_q_norm", false, "the heads of Q and K are not normed"),
     {QK_NORM("qk_norm_over_all_heads", "the heads of Q and of K are normed as one row, not each by itself"),
      .applies = of_several_heads, .override = over_all_heads},
     {.info = {"ssm_norm_over_all_groups", "norm", "what the scan gives is normed as one row, not each group by itself",
@@ -242,16 +249,9 @@ static const fd_fault rows[] = {
      .nodes = "ssm_norm",
      .applies = of_several_heads,
      .override = over_all_heads},
-    {.info = {"norm_missing", "norm", "the norm before attention or FFN is left out", "attn_norm ffn_norm", false},
-     .op = FD_OP_COUNT,
-     .nodes = "attn_norm attn_norm_2 ffn_norm",
-     .applies = is_norm,
-     .override = fd_fault_copy},
-    {.info = {"embed_norm_missing", "norm", "the norm of the embedding is left out", "token_embd_norm", true},
-     .op = FD_OP_COUNT,
-     .nodes = "token_embd_norm",
-     .applies = is_norm,
-     .override = fd_fault_copy},
+    LEFT_OUT("norm_missing", "attn_norm attn_norm_2 ffn_norm", "attn_norm ffn_norm", false,
+             "the norm before attention or FFN is left out"),
+    LEFT_OUT("embed_norm_missing", "token_embd_norm", "token_embd_norm", true, "the norm of the embedding is left out"),
     {POST_NORM("post_norm_missing", "the norm after attention or FFN is left out"), .override = fd_fault_copy},
     {NORM("layer_norm", "LayerNorm in place of RMSNorm: the mean is taken off first"), .override = layer_norm},
     {NORM("norm_sum_for_mean", "RMSNorm takes the sum of squares for their mean"), .override = sum_for_mean},
@@ -279,6 +279,8 @@ static const fd_fault rows[] = {
      .override = cast_bf16},
     {NORM("norm_half_length", "RMSNorm sums the squares of the first half of the row"), .override = half_length},
     {NORM("norm_root_missing", "RMSNorm divides by the mean square, not by its root"), .override = root_missing},
+    {NORM("norm_undivided", "RMSNorm multiplies by its weight alone, and divides by no root mean square"),
+     .override = undivided},
     {LAYER_NORM("layer_norm_mean_kept", "RMSNorm in place of LayerNorm: the mean is not taken off"),
      .override = mean_kept},
     {LAYER_NORM("layer_norm_n_less_one", "LayerNorm divides by the unbiased variance, over n - 1"),

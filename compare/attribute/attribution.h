@@ -51,12 +51,12 @@ typedef struct fd_attribution {
     double n_output; /* elements judged, as in fd_bound_args */
     /* tensors: a node in a step, by its worst position */
     int64_t n_tensor, n_by_finding[FD_FOUND_BOTH + 1];
-    int64_t n_before;             /* judged before the first introduced one */
-    double *z;                    /* [n_node] largest of each node, -1: not judged; owned */
-    uint8_t *finding;             /* [n_node] worst of each node; owned */
-    fd_node_finding *introduced;  /* [n_node] the first of each node that introduced something; owned */
-    fd_node_finding *suspect;     /* [n_node] as fd_residuals_judge has it, or fd_suspect_large_errors; owned */
-    bool *uses_room;              /* [n_node] most of its rows have more left than binary32 leaves, whatever steps may; owned */
+    int64_t n_before;            /* judged before the first introduced one */
+    double *z;                   /* [n_node] largest of each node, -1: not judged; owned */
+    uint8_t *finding;            /* [n_node] worst of each node; owned */
+    fd_node_finding *introduced; /* [n_node] the first of each node that introduced something; owned */
+    fd_node_finding *suspect;    /* [n_node] as fd_residuals_judge has it, or fd_suspect_large_errors; owned */
+    bool *uses_room; /* [n_node] most of its rows have more left than binary32 leaves, whatever steps may; owned */
     int64_t n_inconclusive;       /* rows of spans whose τ exceeds half of the tensor: not judged */
     fd_node_finding inconclusive; /* the first of them */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */
@@ -89,7 +89,10 @@ typedef struct fd_attribution_options {
     bool records_rounded;  /* likewise */
     const bool *unrounded; /* [n_node] likewise, with values_alone; NULL: none */
     const char *kv_type;   /* likewise; NULL: what the trace says */
-    int32_t n_ref_pos;     /* positions from here on have no reference: other tokens were fed; 0: all have one */
+    int32_t
+        shown_at; /* by the node before this one the class was found, with a bug: its odd rows are a suspect, however much
+                              of them the class has room for; 0: not so */
+    int32_t n_ref_pos; /* positions from here on have no reference: other tokens were fed; 0: all have one */
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
     void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;

@@ -70,7 +70,7 @@ fd_code fd_residuals_open(const fd_attribution_options *options, const bool *who
     const fd_trace *trace = options->cand;
     const int32_t n_pos = options->n_pos;
     size_t n = (size_t)graph->n_node * (size_t)n_pos;
-    *out = (fd_residuals){.graph = graph, .n_pos = n_pos};
+    *out = (fd_residuals){.graph = graph, .n_pos = n_pos, .shown_at = options->shown_at};
     out->n_first = prompt_of(trace);
     out->left = malloc(sizeof *out->left * (n + 1));
     out->far = calloc(n + 1, sizeof *out->far);

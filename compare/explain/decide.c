@@ -65,7 +65,8 @@ static fd_code group(fd_trial *t, const fd_contender *best, int32_t *n_apart, fd
             (c == best || (fd_trial_is_fit(t, &c->fit) &&
                            fd_variant_equal(t->all.request, t->all.request->args.node, &c->variant, &best->variant)));
         c->in_group |= !c->refuted && best && is_same_sum(t, &c->fit, &best->fit);
-        const bool form = !c->refuted && !c->in_group && best && fd_is_other_form(&best->fit, &c->fit);
+        const bool form = !c->refuted && !c->in_group && best && fd_trial_is_fit(t, &best->fit) &&
+                          fd_is_other_form(&best->fit, &c->fit);
         t->out->forms |= form;
         c->in_group |= form;
         if (!c->refuted && !c->in_group && best && fd_trial_is_fit(t, &c->fit))

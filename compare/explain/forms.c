@@ -5,7 +5,7 @@
 
 bool fd_is_other_form(const fd_explain_fit *best, const fd_explain_fit *other) {
     const fd_hypothesis *x = &best->hypothesis, *y = &other->hypothesis;
-    if (x->guess != FD_GUESS_FAULT || y->guess != FD_GUESS_FAULT || !(best->z <= 1.0)) return false;
+    if (x->guess != FD_GUESS_FAULT || y->guess != FD_GUESS_FAULT) return false;
     const char *form = fd_fault_at(x->fault)->form_of, *its = fd_fault_at(y->fault)->form_of;
     return form && its && strcmp(form, its) == 0 && x->node == y->node && x->layer == y->layer;
 }
