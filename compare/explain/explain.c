@@ -92,6 +92,7 @@ static const struct way {
     {fd_guess_exchanged_rows, UNNAMED | GUESS},
     {fd_guess_cache, UNNAMED | GUESS},
     {fd_guess_outputs, UNNAMED | GUESS},
+    {fd_guess_places_beside_bias, UNNAMED | GUESS},
     {fd_try_faults_at_nodes, UNNAMED | GUESS | MANY},
     {fd_try_faults_in_heads, UNNAMED | GUESS},
     {fd_try_faults_on_ranks, UNNAMED | GUESS},

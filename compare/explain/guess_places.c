@@ -1,13 +1,17 @@
 /* What can be read off the rows themselves: where wrong elements and rows come from. */
+#include <stdlib.h>
+
 #include "compare/explain/guesses.h"
 #include "compare/explain/judged_rows.h"
 
-/* Column `column` of the candidate is column `of` of `rows` (`width` wide), and not all zeros, which any small values are near to. */
+/* Column `column` of the candidate is column `of` of `rows` (`width` wide; NULL: of its own, as they should be), and not all zeros, which
+ * any small values are near to. */
 static bool is_column(const fd_judged_rows *j, int64_t column, const float *rows, int64_t width, int64_t of) {
     bool any = false;
     for (int32_t r = j->first; r < j->n; r++) {
-        const float x = rows[r * width + of];
-        if (!fd_judged_is(j, r * j->width + column, x)) return false;
+        const int64_t i = r * j->width + column;
+        if (rows ? !fd_judged_is(j, i, rows[r * width + of]) : !fd_judged_is_that_of(j, i, r * width + of))
+            return false;
         any |= j->r->output[r * j->width + column] > 0 || j->r->output[r * j->width + column] < 0;
     }
     return any;
@@ -25,19 +29,28 @@ static int64_t source_of(const fd_judged_rows *j, int64_t first, int64_t end, co
 }
 
 /* The right elements, in another place of the row. */
-static fd_code try_pieces(fd_trial *t, fd_error *err) {
-    const fd_judged_rows j = fd_judged_departing(t);
-    fd_hypothesis h = {.guess = FD_GUESS_ORDER, .node = j.node->id, .which = FD_ORDER_PIECES};
+static fd_code try_pieces(fd_trial *t, const float *bias, fd_error *err) {
+    fd_judged_rows j = fd_judged_departing(t);
+    fd_hypothesis h = {.guess = FD_GUESS_ORDER, .node = j.node->id, .before_bias = bias, .which = FD_ORDER_PIECES};
     int64_t n, of;
+    j.bias = bias;
     if (!fd_judged_columns(&j, &h.first, &h.end)) return FD_OK;
-    if ((of = source_of(&j, h.first, h.end, j.plain->rows, j.width, &n)) < 0) return FD_OK;
+    if ((of = source_of(&j, h.first, h.end, NULL, j.width, &n)) < 0) return FD_OK;
     h.n = (int32_t)of;
     if (h.first + n < h.end) {
         h.other = h.first + (int32_t)n;
-        if ((of = source_of(&j, h.other, h.end, j.plain->rows, j.width, &n)) < 0 || h.other + n < h.end) return FD_OK;
+        if ((of = source_of(&j, h.other, h.end, NULL, j.width, &n)) < 0 || h.other + n < h.end) return FD_OK;
         h.keys = (uint64_t)of;
     }
     return fd_trial_try(t, &h, err);
+}
+
+fd_code fd_guess_places_beside_bias(fd_trial *t, fd_error *err) {
+    float *bias;
+    FD_TRY(fd_judged_bias(t, &bias, err));
+    fd_code code = bias ? try_pieces(t, bias, err) : FD_OK;
+    free(bias);
+    return code;
 }
 
 /* Another recorded tensor's elements: an op that was left out, a part of a fused product that went to the wrong place. */
@@ -149,6 +162,6 @@ fd_code fd_guess_places(fd_trial *t, fd_error *err) {
     FD_TRY(try_copies(t, err));
     if (!fd_trial_fits(t)) FD_TRY(try_terms(t, err));
     const bool of_cache = node->op == FD_OP_KV_WRITE; /* whose heads are asked about as such */
-    if (!fd_trial_fits(t) && !of_cache) FD_TRY(try_pieces(t, err));
+    if (!fd_trial_fits(t) && !of_cache) FD_TRY(try_pieces(t, NULL, err));
     return fd_trial_fits(t) ? FD_OK : try_sources_of_rows(t, err);
 }

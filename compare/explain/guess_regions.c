@@ -83,15 +83,10 @@ static fd_code try_blocks_of_elements(fd_trial *t, int32_t from, const float *bi
 /* As the product alone, or with its bias, which was added to what had moved. */
 static fd_code try_blocks(fd_trial *t, int32_t from, fd_error *err) {
     FD_TRY(try_blocks_of_elements(t, from, NULL, err));
-    const fd_op_args *args = &t->all.request->args;
-    const int32_t id = args->node->op == FD_OP_MATMUL ? args->node->weight[1] : -1;
-    if (id < 0 || fd_trial_fits(t)) return FD_OK;
-    const fd_weight *weight = &args->graph->weights[id];
-    if (weight->n_row * weight->n_col != fd_node_width(args->node)) return FD_OK;
-    float *bias = malloc(sizeof *bias * (size_t)(weight->n_row * weight->n_col));
-    if (!bias) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
-    fd_dot_widen_weight(FD_DOT_AS_IS, weight, bias);
-    fd_code code = try_blocks_of_elements(t, from, bias, err);
+    float *bias;
+    if (fd_trial_fits(t)) return FD_OK;
+    FD_TRY(fd_judged_bias(t, &bias, err));
+    fd_code code = bias ? try_blocks_of_elements(t, from, bias, err) : FD_OK;
     free(bias);
     return code;
 }

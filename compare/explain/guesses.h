@@ -68,6 +68,8 @@ fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);
 /* Of the node asked about: another tensor's elements, that tensor as a further term, the right ones in another place, rows of other
  * positions (guess_places.c); then a clamp, and numbers that every row or column has of its own (guess_own_numbers.c). */
 fd_code fd_guess_places(fd_trial *trial, fd_error *err);
+/* Of a product, in another place before its bias is added; after the orders that have a rule. */
+fd_code fd_guess_places_beside_bias(fd_trial *trial, fd_error *err);
 fd_code fd_guess_own_numbers(fd_trial *trial, fd_error *err);
 
 /* Of the node asked about elements, rows of a step, or blocks of them in another order; rows added to others; a fault of the table in

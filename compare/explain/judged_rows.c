@@ -1,6 +1,9 @@
 #include "compare/explain/judged_rows.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+#include "compare/bounds/dot_inputs.h"
 
 fd_judged_rows fd_judged_rows_of(const fd_trial *t) {
     const fd_explain_request *r = t->all.request;
@@ -10,6 +13,18 @@ fd_judged_rows fd_judged_rows_of(const fd_trial *t) {
                             .width = fd_node_row_stride(r->args.node, r->args.n_kv),
                             .first = r->n_unjudged,
                             .n = r->args.n_pos};
+}
+
+fd_code fd_judged_bias(const fd_trial *t, float **out, fd_error *err) {
+    const fd_op_args *args = &t->all.request->args;
+    const int32_t id = args->node->op == FD_OP_MATMUL ? args->node->weight[1] : -1;
+    const fd_weight *weight = id < 0 ? NULL : &args->graph->weights[id];
+    *out = NULL;
+    if (!weight || weight->n_row * weight->n_col != fd_node_width(args->node)) return FD_OK;
+    *out = malloc(sizeof **out * (size_t)(weight->n_row * weight->n_col));
+    if (!*out) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
+    fd_dot_widen_weight(FD_DOT_AS_IS, weight, *out);
+    return FD_OK;
 }
 
 bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x) {

@@ -18,6 +18,9 @@ fd_judged_rows fd_judged_rows_of(const fd_trial *t);
 /* From the first row on that departs: a bug of decode alone leaves those before it as they should be. */
 fd_judged_rows fd_judged_departing(const fd_trial *t);
 
+/* The bias of the product asked about, to be freed, in *out; NULL: it has none, or one for each expert. FD_ERR_MEMORY. */
+fd_code fd_judged_bias(const fd_trial *t, float **out, fd_error *err);
+
 /* Element i of the candidate's rows is x, or what it should be, as far as rounding goes. */
 bool fd_judged_is(const fd_judged_rows *j, int64_t i, float x);
 bool fd_judged_is_right(const fd_judged_rows *j, int64_t i);

@@ -114,6 +114,19 @@ static void lanes(fd_graph *g, fd_node *n) {
     n->override = lanes_before_bias;
 }
 
+/* A tile of the matrix was read three rows late. */
+static int64_t three_on_in_a_tile(int64_t i, int64_t dim) {
+    (void)dim;
+    return i >= 16 && i < 48 ? i + 3 : i;
+}
+static void tile_before_bias(const fd_op_args *args) {
+    moved_before_bias(args, three_on_in_a_tile);
+}
+static void tile_late(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = tile_before_bias;
+}
+
 static void scaled_by_position(const fd_op_args *args) {
     const int64_t stride = args->node->shape[0] * args->n_kv;
     run_clean(args);
@@ -194,6 +207,7 @@ static const struct {
     {{"ffn_act", coarse_activation, "rounded", "what up is multiplied by is rounded to bfloat16"}, false},
     {{"attn_q", matrix_a_head_late, "other_order", "1 head too early, but for the bias"}, false, 1},
     {{"attn_q", lanes, "other_order", "the right ones of 2, 4, 6, 1, 3, 5, but for the bias"}, false, 1},
+    {{"attn_v", tile_late, "other_order", "elements 16…47 are the right ones of 19…50, but for the bias"}, false, 1},
     {{"attn_scores", scores_by_position, "row_factor", "a scale that depends on the position"}, false},
     {{"blk.1.attn_weights", weights_of_tiles, "flash_not_rescaled", "tiles of 4 keys"}, false},
     {{"blk.2.ffn_up", rows_a_row_early, "other_rows", "each row is the right one of the position 1 later"}, false},
