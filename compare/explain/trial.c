@@ -31,7 +31,7 @@ fd_explain_fit fd_trial_fit(const fd_trial *t, const fd_hypothesis *h, const fd_
     const fd_explain_request *r = t->all.request;
     fd_explain_fit fit = fd_variant_fit(r, r->args.node, variant, r->output);
     fit.rms = fd_trial_left_of_rows(t, variant);
-    fit.n_repeated = fd_trial_in_steps(t) ? fd_trial_repeated_rows(&t->all, variant) : 0;
+    fit.n_repeated = fd_trial_repeats(t, variant);
     fit.hypothesis = *h;
     snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
     fd_hypothesis_summary(h, r->args.graph, fit.summary, sizeof fit.summary);
@@ -160,12 +160,13 @@ static fd_code try_one(fd_trial *t, const fd_hypothesis *hypothesis, fd_error *e
         return FD_OK;
     }
     bool steps_alone = false;
-    fd_code code = fd_fit_clearly_beyond(&c.fit) ? FD_OK : fd_trial_turns_steps_alone(t, h, &steps_alone, err);
+    const bool clearly_beyond = fd_fit_clearly_beyond(&c.fit) && !fd_trial_is_fit(t, &c.fit);
+    fd_code code = clearly_beyond ? FD_OK : fd_trial_turns_steps_alone(t, h, &steps_alone, err);
     if (code != FD_OK) {
         fd_variant_free(&c.variant);
         return code;
     }
-    if (!fd_fit_clearly_beyond(&c.fit) && !steps_alone) {
+    if (!clearly_beyond && !steps_alone) {
         c.evidence = fd_variant_evidence(r, node, r->output, &c.variant, &t->all.plain);
         return fd_trial_keep(t, &c, err);
     }

@@ -49,6 +49,9 @@ fd_code fd_trial_try(fd_trial *trial, const fd_hypothesis *h, fd_error *err);
 bool fd_trial_in_steps(const fd_trial *trial);
 /* Root mean square of all residuals; in such a class what the middle row leaves. */
 double fd_trial_left_of_rows(const fd_trial *trial, const fd_variant *variant);
+/* Rows that it gives to their last bits, and the op as it should be does not; within a layer 0 where they are not most, or where another one
+ * is not explained. */
+int32_t fd_trial_repeats(const fd_trial *trial, const fd_variant *variant);
 /* Where a value near the middle between two steps went to the other side, any small change may take it back. So the change by
  * itself, no steps taken, must be as large as what it explains, in most rows. */
 fd_code fd_trial_turns_steps_alone(fd_trial *trial, const fd_hypothesis *h, bool *yes, fd_error *err);

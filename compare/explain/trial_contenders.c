@@ -28,7 +28,9 @@ bool fd_trial_is_fit(const fd_trial *t, const fd_explain_fit *fit) {
                fit->rms * DECIDES_ALONE < t->out->unmodified.rms;
     /* Behind values that fell to the other side of steps a row is as far from its replay as any other that such steps give: the four samples
      * of its bound say of some rows that no value falls. */
-    const double decides = fd_trial_in_steps(t) ? DECIDES : DECIDES_BEYOND;
+    const bool in_steps = fd_trial_in_steps(t);
+    if (repeats(fit) && !in_steps) return true; /* in the other rows hardly anything is left */
+    const double decides = in_steps ? DECIDES : DECIDES_BEYOND;
     return fit->z <= MOST_Z_OF_SPAN && (repeats(fit) || fit->rms * decides < t->out->unmodified.rms);
 }
 

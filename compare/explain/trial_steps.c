@@ -41,6 +41,23 @@ double fd_trial_left_of_rows(const fd_trial *t, const fd_variant *v) {
     return rows[n / 2];
 }
 
+/* Within a layer rows have little to hide behind: most are repeated, and in the others hardly anything is left. */
+#define HARDLY_LEFT 0x1p-6
+
+int32_t fd_trial_repeats(const fd_trial *t, const fd_variant *v) {
+    const fd_explain_request *r = t->all.request;
+    const int32_t n = fd_trial_repeated_rows(&t->all, v);
+    int32_t n_more = 0;
+    if (fd_trial_in_steps(t)) return n;
+    if (!has_middle(t)) return 0;
+    for (int32_t p = r->n_unjudged; p < r->args.n_pos; p++) {
+        const double left = fd_trial_left_of_row(&t->all, v, p), was = fd_trial_left_of_row(&t->all, &t->all.plain, p);
+        if (!(left <= fmax(HARDLY_LEFT * was, 1))) return 0;
+        n_more += left > 1;
+    }
+    return n > n_more ? n : 0;
+}
+
 static double size_of_row(const fd_trial_rows *rows, int32_t row) {
     const int64_t stride = fd_node_row_stride(rows->request->args.node, rows->request->args.n_kv);
     return sqrt((double)stride) * fd_root_mean_square(rows->plain.rows + row * stride, stride);

@@ -213,6 +213,45 @@ Test(steps, one_side_turned_on_is_the_other_turned_back) {
     close_model(&b);
 }
 
+/* Query head h reads K's head h modulo their number. In two rows an element of q fell to the other side of a step of binary16 before. */
+static void modulo_beside_a_step(const fd_op_args *args) {
+    const fd_node *q = &args->graph->nodes[args->node->input[0]];
+    const int64_t n_head = q->shape[0], dim = q->shape[1],
+                  n_kv_head = args->graph->nodes[args->node->input[1]].shape[0], n = args->n_pos * n_head,
+                  n_key = args->n_kv;
+    float *sorted = malloc(sizeof *sorted * (size_t)(n * (dim + n_key))), *scores = sorted + n * dim, *out = args->out;
+    fd_op_args own = *args;
+    cr_assert(sorted && n_kv_head > 1);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t h = i % n_head, place = i - h + h % n_kv_head * (n_head / n_kv_head) + h / n_kv_head;
+        memcpy(sorted + place * dim, (const float *)args->in[0] + i * dim, sizeof *sorted * (size_t)dim);
+        const int64_t pos = args->pos0 + i / n_head;
+        if (pos == 2 || pos == 4) sorted[place * dim] *= 1 + 0x1p-10f;
+    }
+    own.in[0] = sorted;
+    own.out = scores;
+    run_clean(&own);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t h = i % n_head, place = i - h + h % n_kv_head * (n_head / n_kv_head) + h / n_kv_head;
+        memcpy(out + i * n_key, scores + place * n_key, sizeof *out * (size_t)n_key);
+    }
+    free(sorted);
+}
+
+/* Rows to their last bits, most of those of a layer, are no chance, and what is left of the others no other bug. */
+Test(steps, a_value_on_the_other_side_of_a_step_takes_no_name_away) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_graph *faulty = spoiled_everywhere(&b, "attn_scores", modulo_beside_a_step);
+    fd_verdict v = judged(&b, faulty, (recording){.emulated = "f16kv", .tensors = fused});
+    const fd_explanation *e = &v.diagnosis.explanation;
+    const char *found = e->named ? e->remaining[0].summary : unnamed_of(e);
+    cr_expect(e->named && strstr(found, "query heads 1, 2, 3, 4, 5, 6 read the K heads 1, 2, 3, 0, 1, 2"), "%s: %s",
+              v.replay.numerics, found);
+    fd_verdict_free(&v);
+    fd_graph_free(faulty);
+    close_model(&b);
+}
+
 /* Where the class is said, and not how K and V are kept: off in every layer as a cache of 8 bits is, that is no bug. */
 Test(steps, a_class_that_is_said_says_nothing_of_the_cache) {
     bench b = open_bench(models[0], (recording){0});
