@@ -7,6 +7,7 @@
 #include "compare/products/run_op.h"
 #include "compare/replay/samples.h"
 #include "model/gguf/quant.h"
+#include "model/weight_rows.h"
 
 /* The first weight in binary32, which has the same values and so gives the same bits, or those that the class rounds it to;
  * false: it stays as it is. */
@@ -148,6 +149,19 @@ static float *bias_of(const fd_evaluation *ev, const fd_op_args *args) {
     return rows;
 }
 
+/* The column of a product's weight that FD_OWN_INPUT_ELEMENT is about, malloc'ed; NULL: nothing asks for it. */
+static float *column_of(const fd_evaluation *ev, const fd_op_args *args) {
+    const bool asked =
+        ev->h.guess == FD_GUESS_OWN && ev->h.which == FD_OWN_INPUT_ELEMENT && ev->h.node == args->node->id;
+    const fd_weight *w = asked ? args->weight[0] : NULL;
+    float *column = w ? malloc(sizeof *column * (size_t)(w->n_row + w->n_col)) : NULL;
+    for (int64_t r = 0; column && r < w->n_row; r++) {
+        fd_weight_row(w, r, column + w->n_row);
+        column[r] = column[w->n_row + ev->h.first];
+    }
+    return column;
+}
+
 /* Bounds and rows as the hypothesis leaves them. */
 fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, float *rows, double *tau,
                                fd_error *err) {
@@ -155,7 +169,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     if (!fd_hypothesis_changes_output(&ev->h, args->node)) return FD_OK;
     const fd_explain_request *r = ev->bench->request;
     const fd_node *other = ev->h.guess == FD_GUESS_COPY ? &args->graph->nodes[ev->h.other] : args->node;
-    float *bias = bias_of(ev, args);
+    float *bias = bias_of(ev, args), *column = column_of(ev, args);
     fd_output_rows out = {.rows = rows,
                           .pos0 = args->pos0,
                           .n_earlier = r->n_earlier,
@@ -167,6 +181,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                           .n_row = args->n_pos,
                           .width = width,
                           .bias = bias,
+                          .column = column,
                           .candidate = args->node->id == r->args.node->id ? r->output
                                        : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
                                                                           : NULL,
@@ -188,6 +203,7 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     const bool done = out.scratch != NULL;
     free(out.scratch);
     free(bias);
+    free(column);
     return done ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", args->node->name);
 }
 

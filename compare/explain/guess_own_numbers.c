@@ -96,7 +96,7 @@ static fd_code try_columns(fd_trial *t, const fd_judged_rows *j, fd_error *err) 
     for (int64_t i = j->first * j->width; i < j->n * j->width; i++) n += !fd_judged_is_right(j, i);
     if (!(4 * n >= 3 * (int64_t)(h.end - h.first) * (j->n - j->first)) || !may_be_of_weight(j, h.first, h.end))
         return FD_OK;
-    FD_TRY(try_rows_of_weights(t, j->node, h.first, h.end, err));
+    if (j->node->weight[0] >= 0) FD_TRY(try_rows_of_weights(t, j->node, h.first, h.end, err));
     return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
 }
 
@@ -143,7 +143,9 @@ fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     h.which = FD_OWN_FUNCTION;
     h.other = 0;
     if (fd_hypothesis_has_function(j.node->op) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
-    const bool norm = fd_node_is_norm(j.node);
+    const bool norm = fd_node_is_norm(j.node),
+               activation = t->n_span > 1 && fd_activates_products(j.r->args.graph, j.node);
+    if (activation && j.n - j.first >= LEAST_ROWS && !fd_trial_fits(t)) return try_columns(t, &j, err);
     if (!(product || norm) || j.n - j.first < LEAST_ROWS || fd_trial_fits(t)) return FD_OK;
     h.which = FD_OWN_COLUMN_TERM;
     FD_TRY(fd_trial_try(t, &h, err));

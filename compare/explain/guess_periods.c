@@ -5,6 +5,7 @@
 
 #include "compare/bounds/column.h"
 #include "compare/explain/guesses.h"
+#include "compare/explain/judged_rows.h"
 #include "model/gguf/quant.h"
 
 /* Lanes of a warp to a superblock of ggml. */
@@ -112,7 +113,8 @@ static int64_t row_that_departs_most(const fd_trial *t, int64_t width) {
     return best;
 }
 
-/* One element of what is multiplied is zero, or its column of the weight: rank 1, and known. */
+/* One element of what is multiplied is zero, or its column of the weight: rank 1, and known. Or, where it was not recorded, another number in
+ * each row. */
 static fd_code try_column(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_weight *w = &r->args.graph->weights[r->args.node->weight[0]];
@@ -124,13 +126,14 @@ static fd_code try_column(fd_trial *t, fd_error *err) {
     for (int64_t o = 0; o < w->n_row; o++) off[o] = (double)r->output[at + o] - (double)t->all.plain.rows[at + o];
     const fd_code code = fd_column_along(w, off, &column, NULL, err);
     free(off);
-    const fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL,
-                             .node = r->args.node->id,
-                             .n = 1,
-                             .first = column,
-                             .end = (int32_t)w->n_col,
-                             .other = 1};
-    return code != FD_OK || column < 0 ? code : fd_trial_try(t, &h, err);
+    if (code != FD_OK || column < 0) return code;
+    const fd_node *node = r->args.node;
+    fd_hypothesis h = {.guess = FD_GUESS_INPUT_TAIL, .node = node->id, .n = 1, .first = column, .other = 1};
+    h.end = (int32_t)w->n_col;
+    FD_TRY(fd_trial_try(t, &h, err));
+    h = (fd_hypothesis){.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_INPUT_ELEMENT, .first = column};
+    const bool unknown = t->n_span > 1 && fd_activates_products(r->args.graph, &r->args.graph->nodes[node->input[0]]);
+    return fd_trial_fits(t) || !unknown ? FD_OK : fd_trial_try(t, &h, err);
 }
 
 fd_code fd_guess_low_rank(fd_trial *t, fd_error *err) {

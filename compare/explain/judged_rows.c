@@ -42,6 +42,11 @@ bool fd_judged_is_right(const fd_judged_rows *j, int64_t i) {
     return fd_judged_is_that_of(j, i, i);
 }
 
+bool fd_activates_products(const fd_graph *graph, const fd_node *node) {
+    const fd_node *of = node->input[0] < 0 ? NULL : &graph->nodes[node->input[0]];
+    return node->layer >= 0 && of && of->op == FD_OP_MATMUL && fd_hypothesis_has_function(node->op);
+}
+
 bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end) {
     *first = *end = 0;
     for (int64_t i = j->first * j->width; i < j->n * j->width; i++) {

@@ -27,6 +27,9 @@ bool fd_judged_is_right(const fd_judged_rows *j, int64_t i);
 /* What stands at i is what should stand at `right`, within that one's bound. */
 bool fd_judged_is_that_of(const fd_judged_rows *j, int64_t i, int64_t right);
 
+/* An FFN's activation of a product, or of two: each of its elements is that of a row of their weights. */
+bool fd_activates_products(const fd_graph *graph, const fd_node *node);
+
 /* Columns [*first, *end) that depart in any row; false: none. */
 bool fd_judged_columns(const fd_judged_rows *j, int32_t *first, int32_t *end);
 

@@ -148,11 +148,12 @@ typedef enum fd_own_rule {
     FD_OWN_COLUMN_TERM,
     FD_OWN_COLUMN_FACTOR, /* of what a weight makes; a bias, where the op has one, is added afterwards */
     FD_OWN_ELEMENTS,      /* [first, end) of every row, all of them: rows of a weight */
-    FD_OWN_LOW_RANK,      /* a matrix of rank `n` is added to the weight (rank.c) */
-    FD_OWN_FUNCTION,      /* of an activation's input, or of a score less the largest (function.c) */
-    FD_OWN_LOG_SOFTMAX,   /* a term, and which: less log Σ e^x */
-    FD_OWN_CONSTANT,      /* every element is `value` */
-    FD_OWN_DROPPED,       /* some elements are 0, which the candidate's show, the others divided by 1 - `value` */
+    FD_OWN_INPUT_ELEMENT, /* that of a product: element `first` of each row that it reads, what comes before not known (rank.c) */
+    FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (rank.c) */
+    FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (function.c) */
+    FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
+    FD_OWN_CONSTANT,    /* every element is `value` */
+    FD_OWN_DROPPED,     /* some elements are 0, which the candidate's show, the others divided by 1 - `value` */
     FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
@@ -259,6 +260,7 @@ typedef struct fd_output_rows {
     int64_t n_row, width;
     const float *candidate; /* laid out as rows; NULL: not the node asked about */
     const float *bias;      /* [width]; NULL: the node has none */
+    const float *column;    /* [width] column h->first of the node's weight; NULL: not asked for */
     const float *before;    /* the candidate's rows at positions before pos0; NULL: not known, or not asked for */
     const float *other;     /* rows of node h->other at these positions; NULL: not recorded */
     int64_t other_width;

@@ -55,8 +55,9 @@ void fd_hypothesis_fitted_rows(const fd_hypothesis *h, int64_t own, int64_t n_kv
 /* Of attention's output alone, scores and weights not known: rows of K and of V that are fitted (attended.c). */
 void fd_hypothesis_attended(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
 
-/* FD_OWN_LOW_RANK: rows in place. */
+/* FD_OWN_LOW_RANK, FD_OWN_INPUT_ELEMENT: rows in place. */
 void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out);
+void fd_hypothesis_input_element(const fd_hypothesis *h, const fd_output_rows *out);
 
 /* Adds what `value` is of the model's sizes: ", equal to sqrt(head_dim)"; nothing, where it is none (sizes.c). */
 void fd_hypothesis_say_size(double value, const fd_graph *graph, char *to, size_t size);

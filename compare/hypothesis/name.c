@@ -10,7 +10,7 @@ static const char *own_name(const fd_hypothesis *h) {
         [FD_OWN_COLUMN_FACTOR] = "column_factor",   [FD_OWN_EXPERTS] = "experts_left_out",
         [FD_OWN_EXPERT_BIAS] = "other_expert_bias", [FD_OWN_FUNCTION] = "other_function",
         [FD_OWN_LOW_RANK] = "low_rank_term",        [FD_OWN_CONSTANT] = "constant",
-        [FD_OWN_DROPPED] = "dropout_active",
+        [FD_OWN_DROPPED] = "dropout_active",        [FD_OWN_INPUT_ELEMENT] = "weight_rows_wrong",
     };
     return h->which == FD_OWN_ROW_FACTOR && h->other == FD_OUTSIDE ? "keys_outside" : names[h->which];
 }

@@ -166,8 +166,8 @@ static void drop_elements(const fd_hypothesis *h, const fd_output_rows *out, dou
 
 /* Of rows, or of bounds where `tau` is given. */
 static void give_own_numbers(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau) {
-    if (h->which == FD_OWN_LOW_RANK) {
-        if (!tau) fd_hypothesis_low_rank(h, out);
+    if (h->which == FD_OWN_LOW_RANK || h->which == FD_OWN_INPUT_ELEMENT) {
+        if (!tau) (h->which == FD_OWN_LOW_RANK ? fd_hypothesis_low_rank : fd_hypothesis_input_element)(h, out);
         return;
     }
     if (h->which == FD_OWN_FUNCTION) {

@@ -1,4 +1,4 @@
-/* FD_OWN_LOW_RANK: what a product departs by has far fewer directions than it has rows: those of an adapter's (LoRA's) two small matrices,
+/* FD_OWN_LOW_RANK, FD_OWN_INPUT_ELEMENT: what a product departs by has far fewer directions than it has rows: those of an adapter's (LoRA's) two small matrices,
  * of a zero point that is off, of a column of the weight. Where its rows lie in the space of so few, they are that matrix's. */
 #include <math.h>
 #include <stdlib.h>
@@ -82,4 +82,18 @@ void fd_hypothesis_low_rank(const fd_hypothesis *h, const fd_output_rows *out) {
             for (int i = 0; i < n; i++) rows[i * width + c] += (float)(v[r * n + i] * along);
         }
     free(difference);
+}
+
+void fd_hypothesis_input_element(const fd_hypothesis *h, const fd_output_rows *out) {
+    const int64_t width = out->width;
+    double squares = 0;
+    (void)h;
+    for (int64_t c = 0; c < width && out->column; c++) squares += (double)out->column[c] * (double)out->column[c];
+    for (int64_t row = out->n_unjudged; row < out->n_row && out->candidate && squares > 0; row++) {
+        double along = 0;
+        for (int64_t i = row * width; i < (row + 1) * width; i++)
+            along += ((double)out->candidate[i] - (double)out->rows[i]) * (double)out->column[i - row * width];
+        for (int64_t i = row * width; i < (row + 1) * width; i++)
+            out->rows[i] = (float)((double)out->rows[i] + along / squares * (double)out->column[i - row * width]);
+    }
 }

@@ -110,11 +110,26 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
             h->n < 0 ? "later" : "earlier");
 }
 
+/* The weights whose rows make elements of a node: its own, or those of the products that an activation reads. */
+static void say_weights_of(const fd_graph *graph, const fd_node *node, char *to, size_t size) {
+    if (node->weight[0] >= 0) {
+        SAY("%s", graph->weights[node->weight[0]].name);
+        return;
+    }
+    for (int k = 0; k < 2 && node->input[k] >= 0; k++) {
+        const fd_node *in = &graph->nodes[node->input[k]];
+        const size_t at = strlen(to);
+        if (in->weight[0] >= 0)
+            snprintf(to + at, size - at, "%s%s", at ? " or " : "", graph->weights[in->weight[0]].name);
+    }
+}
+
 static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
     const bool norm = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_L2_NORM;
     const bool weights = node->op == FD_OP_ATTN_SOFTMAX || node->op == FD_OP_ATTN_MIX;
     const bool heads = norm || node->op == FD_OP_ROPE;
+    char of[160] = "";
     switch ((fd_own_rule)h->which) {
     case FD_OWN_ROW_FACTOR:
         if (weights && h->other == FD_OUTSIDE) {
@@ -140,9 +155,16 @@ static void own_text(const fd_hypothesis *h, const fd_graph *graph, char *to, si
             norm ? "another weight" : "the weight's rows have other scales");
         break;
     case FD_OWN_ELEMENTS:
+        say_weights_of(graph, node, of, sizeof of);
         SAY("elements %d…%d are others in every row, and nothing else: these rows of %s are not the file's, or are "
             "written over",
-            h->first, h->end - 1, graph->weights[node->weight[0]].name);
+            h->first, h->end - 1, of);
+        break;
+    case FD_OWN_INPUT_ELEMENT:
+        say_weights_of(graph, &graph->nodes[node->input[0]], of, sizeof of);
+        SAY("element %d of what %s multiplies is another in every row, and nothing else: this row of %s is not the "
+            "file's, or is written over",
+            h->first, graph->weights[node->weight[0]].name, of);
         break;
     case FD_OWN_LOW_RANK:
         SAY("a matrix of rank %d is added to %s: an adapter (LoRA), or a zero point", h->n,

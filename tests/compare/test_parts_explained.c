@@ -10,20 +10,30 @@
 #include "tests/compare/guess_bench.h"
 #include "tests/compare/said.h"
 
-static void elements_5_to_7_of_another_weight(const fd_op_args *args) {
+static void elements_of_another_weight(const fd_op_args *args, int64_t end) {
     const int64_t width = fd_node_width(args->node), n_in = args->weight[0]->n_col;
     run_clean(args);
     for (int64_t row = 0; row < args->n_pos; row++)
-        for (int64_t i = 5; i < 8; i++) {
+        for (int64_t i = 5; i < end; i++) {
             double sum = 0;
             for (int64_t k = 0; k < n_in; k++)
                 sum += (double)((const float *)args->in[0])[row * n_in + k] * 0.01 * sin((double)(i * n_in + k));
             ((float *)args->out)[row * width + i] = (float)sum;
         }
 }
+static void elements_5_to_7_of_another_weight(const fd_op_args *args) {
+    elements_of_another_weight(args, 8);
+}
+static void element_5_of_another_weight(const fd_op_args *args) {
+    elements_of_another_weight(args, 6);
+}
 static void three_rows(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = elements_5_to_7_of_another_weight;
+}
+static void one_row(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = element_5_of_another_weight;
 }
 
 /* To bfloat16, to the nearest. */
@@ -214,6 +224,12 @@ static const struct {
     {{"logits", output_tied, "other_weight", "token_embd.weight where output.weight"}, false, 0, "logits"},
     {{"blk.1.attn_v", three_rows, "weight_rows_wrong", "elements 5…7 are others in every row, and nothing else"},
      false},
+    {{"blk.1.ffn_up", three_rows, "weight_rows_wrong", "rows of blk.1.ffn_gate.weight or blk.1.ffn_up.weight"},
+     false,
+     0,
+     "*norm,*attn_*,*ffn_act,*down,*inp,*l_out,logits"},
+    {{"blk.1.ffn_up", one_row, "weight_rows_wrong", "element 5 of what blk.1.ffn_down.weight multiplies is another in"},
+     true},
     {{"ffn_norm", norm_rounded_inside, "rounded", "what its weight multiplies is rounded to bfloat16"}, false},
     {{"blk.1.attn_k_rope", k_of_one_rank_further, "rope_k_one_further", "(on rank 1 of 2 ranks alone)"},
      false,
