@@ -112,6 +112,22 @@ static fd_code try_last_of_step(fd_trial *t, int32_t pos, int32_t from, fd_error
     return is_last && end - first > 1 ? fd_trial_try(t, &h, err) : FD_OK;
 }
 
+/* A cache's rows: from the first that departs on, which nobody wrote, each stands further on. */
+static fd_code try_late_rows(fd_trial *t, fd_error *err) {
+    enum { FURTHEST = 4 };
+    const fd_judged_rows j = fd_judged_rows_of(t);
+    const int32_t row = fd_judged_departing(t).first;
+    for (int32_t n = 1; n <= FURTHEST && row + n < j.n && !fd_trial_fits(t); n++) {
+        bool late = true;
+        for (int64_t i = (row + n) * j.width; i < j.n * j.width && late; i++)
+            late = fd_judged_is_that_of(&j, i, i - n * j.width);
+        const fd_hypothesis h = {
+            .guess = FD_GUESS_ROWS, .node = j.node->id, .which = FD_ROWS_LATE, .n = n, .other = j.r->args.pos0 + row};
+        if (late) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* What departs in the first row that does is another position's: so may those after it be, as far away or the same one. */
 static fd_code try_sources_of_rows(fd_trial *t, fd_error *err) {
     const fd_judged_rows j = fd_judged_rows_of(t);
@@ -163,5 +179,6 @@ fd_code fd_guess_places(fd_trial *t, fd_error *err) {
     if (!fd_trial_fits(t)) FD_TRY(try_terms(t, err));
     const bool of_cache = node->op == FD_OP_KV_WRITE; /* whose heads are asked about as such */
     if (!fd_trial_fits(t) && !of_cache) FD_TRY(try_pieces(t, NULL, err));
+    if (!fd_trial_fits(t) && of_cache) FD_TRY(try_late_rows(t, err));
     return fd_trial_fits(t) ? FD_OK : try_sources_of_rows(t, err);
 }

@@ -122,7 +122,8 @@ typedef enum fd_row_rule {
     FD_ROWS_REVERSED,        /* from position `n` on the last one first */
     FD_ROWS_BLOCKS, /* of every `n` from position `other` on, row i is row 4i … 4i + 3 of `keys`; the rest is right */
     FD_ROWS_STEP_LAST, /* the last one of a step is the one `n` earlier, or (`n` 0) the step's first */
-    FD_ROWS_ADDED,     /* the row `n` earlier is added to each, from position `other` on */
+    FD_ROWS_LATE, /* of a cache: from position `other` on they stand `n` further on, and nothing was written to the first `n` */
+    FD_ROWS_ADDED, /* the row `n` earlier is added to each, from position `other` on */
 } fd_row_rule;
 typedef enum fd_token_rule {
     FD_TOKEN_OFFSET, /* id + n */
@@ -148,12 +149,12 @@ typedef enum fd_own_rule {
     FD_OWN_COLUMN_TERM,
     FD_OWN_COLUMN_FACTOR, /* of what a weight makes; a bias, where the op has one, is added afterwards */
     FD_OWN_ELEMENTS,      /* [first, end) of every row, all of them: rows of a weight */
-    FD_OWN_INPUT_ELEMENT, /* that of a product: element `first` of each row that it reads, what comes before not known (rank.c) */
-    FD_OWN_LOW_RANK,    /* a matrix of rank `n` is added to the weight (rank.c) */
-    FD_OWN_FUNCTION,    /* of an activation's input, or of a score less the largest (function.c) */
-    FD_OWN_LOG_SOFTMAX, /* a term, and which: less log Σ e^x */
-    FD_OWN_CONSTANT,    /* every element is `value` */
-    FD_OWN_DROPPED,     /* some elements are 0, which the candidate's show, the others divided by 1 - `value` */
+    FD_OWN_INPUT_ELEMENT, /* element `first` of each row that a product reads (rank.c) */
+    FD_OWN_LOW_RANK,      /* a matrix of rank `n` is added to the weight (rank.c) */
+    FD_OWN_FUNCTION,      /* of an activation's input, or of a score less the largest (function.c) */
+    FD_OWN_LOG_SOFTMAX,   /* a term, and which: less log Σ e^x */
+    FD_OWN_CONSTANT,      /* every element is `value` */
+    FD_OWN_DROPPED,       /* some elements are 0, which the candidate's show, the others divided by 1 - `value` */
     FD_OWN_EXPERTS, /* of a sum of experts, which of the chosen ones are added; of their products, which give zeros */
     FD_OWN_EXPERT_BIAS, /* of a chosen expert, whose bias is added */
 } fd_own_rule;
@@ -189,19 +190,17 @@ enum { FD_ANY_LAYER = -2 };
 
 typedef struct fd_hypothesis {
     fd_guess guess;
-    int32_t fault; /* FD_GUESS_FAULT: its row */
-    int32_t node;  /* the one node that it edits; -1: every node that it concerns */
-    int32_t layer; /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
-    int32_t ops;   /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
-    char kind
-        [24]; /* node -1: nodes of this kind alone, "attn_norm" of every layer, or of these two: "attn_q attn_k"; "" any */
-    int32_t readers; /* node -1: those alone whose input `which` is node `readers` - 1; 0: any */
-    uint64_t heads;  /* in these heads alone, of nodes with as many as the one asked about; 0: all */
-    int32_t rank,
-        n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of the FFN's elements; n_rank 0: in all */
-    int32_t from, to; /* in elements [from, to) of every row alone, of the node asked about; to 0: in all */
-    int32_t since;    /* from this position on: rows before it are as they should be, at every node */
-    bool before_bias; /* of a product, and its bias is added as it should be: factors and orders */
+    int32_t fault;        /* FD_GUESS_FAULT: its row */
+    int32_t node;         /* the one node that it edits; -1: every node that it concerns */
+    int32_t layer;        /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
+    int32_t ops;          /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
+    char kind[24];        /* node -1: of this kind alone, or of these two: "attn_q attn_k"; "" any */
+    int32_t readers;      /* node -1: those alone whose input `which` is node `readers` - 1; 0: any */
+    uint64_t heads;       /* in these heads alone, of nodes with as many as the one asked about; 0: all */
+    int32_t rank, n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of FFNs; n_rank 0: in all */
+    int32_t from, to;     /* in elements [from, to) of every row alone, of the node asked about; to 0: in all */
+    int32_t since;        /* from this position on: rows before it are as they should be, at every node */
+    bool before_bias;     /* of a product, and its bias is added as it should be: factors and orders */
     int32_t which, other, n;
     int32_t first, end;
     double value;

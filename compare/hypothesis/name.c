@@ -70,7 +70,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
         return h->which != FD_TOKEN_BEFORE ? "other_token" : h->n < 0 ? "later_token" : "earlier_token";
     case FD_GUESS_FACTOR: return h->value == 0.0 ? "zeros" : "factor";
     case FD_GUESS_ORDER: return "other_order";
-    case FD_GUESS_ROWS: return "other_rows";
+    case FD_GUESS_ROWS: return h->which == FD_ROWS_LATE ? "cache_slots_late" : "other_rows";
     case FD_GUESS_ROUNDED: return "rounded";
     }
     return "";

@@ -74,7 +74,7 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
         const bool whole = row >= start && block + h->n <= n_row;
         from = whole ? block + (int64_t)(h->keys >> 4 * (row - block) & 15) : row;
     }
-    if (h->which == FD_ROWS_ADDED) from = row;
+    if (h->which == FD_ROWS_ADDED || (h->which == FD_ROWS_LATE && out->pos0 + row < h->other + h->n)) from = row;
     if (h->which == FD_ROWS_STEP_LAST) {
         const bool is_last = out->pos0 + row == out->step_end - 1 && out->step_end - out->step_first > 1;
         from = !is_last ? row : h->n ? row - h->n : out->step_first - out->pos0;
@@ -87,6 +87,8 @@ static int64_t row_source(const fd_hypothesis *h, const fd_output_rows *out, int
 static const float *source_row(const fd_hypothesis *h, const fd_output_rows *out, const float *rows, int64_t row) {
     const bool that = h->which == FD_ROWS_ALL_ARE && out->pos0 + row >= h->other;
     const int64_t from = row_source(h, out, row);
+    const bool unwritten = h->which == FD_ROWS_LATE && out->pos0 + row >= h->other && from == row;
+    if (unwritten && out->candidate) return out->candidate + row * out->width; /* whatever stood there */
     if (that && h->n < out->pos0 && out->before) return out->before + h->n * out->width;
     const int64_t earlier = out->pos0 + row - h->n;
     if (h->which == FD_ROWS_EARLIER && earlier >= 0 && earlier < out->pos0 && out->before)

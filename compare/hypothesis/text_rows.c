@@ -93,6 +93,9 @@ static void rows_text(const fd_hypothesis *h, char *to, size_t size) {
         blocks_text(h, "rows of a step", 1, to, size);
     else if (h->which == FD_ROWS_STEP_LAST)
         SAY("the last row of a step of several is that of its %s", h->n ? "last but one" : "first position");
+    else if (h->which == FD_ROWS_LATE)
+        SAY("from position %d on every row is written %d position%s too far, and nothing to that position", h->other,
+            h->n, h->n == 1 ? "" : "s");
     else if (h->which == FD_ROWS_ADDED)
         SAY("the row of %d position%s earlier is added to each: what is summed into was not cleared", h->n,
             h->n == 1 ? "" : "s");

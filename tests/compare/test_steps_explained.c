@@ -122,6 +122,24 @@ static void first_key_hidden_later(const fd_op_args *args) {
     free(scores);
 }
 
+/* From the second step on K goes a row too far: nothing to that step's first row, and to later ones what was before them. */
+static void a_row_late(const fd_op_args *args) {
+    enum { LAYERS = 8, WIDEST = 512 };
+    static float before[LAYERS][WIDEST];
+    const int64_t width = fd_node_width(args->node), n = args->n_pos;
+    float *rows = (float *)args->out + args->pos0 * width, *kept = before[args->node->layer], last[WIDEST];
+    cr_assert(args->node->layer < LAYERS && width <= WIDEST);
+    run_clean(args);
+    if (args->pos0 == 0) {
+        memset(kept, 0, sizeof before[0]);
+        return;
+    }
+    memcpy(last, rows + (n - 1) * width, sizeof *rows * (size_t)width);
+    memmove(rows + width, rows, sizeof *rows * (size_t)((n - 1) * width));
+    memcpy(rows, kept, sizeof *rows * (size_t)width);
+    memcpy(kept, last, sizeof *rows * (size_t)width);
+}
+
 static const struct {
     const char *nodes[2];
     fd_override_fn override;
@@ -155,6 +173,11 @@ static const struct {
      "cache_shifted",
      "the K rows are read 1 elements too early in memory",
      {&all, &fused}},
+    {{"cache_k"},
+     a_row_late,
+     "cache_slots_late",
+     "from position 3 on every row is written 1 position too far",
+     {&all, NULL}},
     {{"attn_scores", "attn_out"},
      two_rows_lost,
      "cache_rows_wrong",
