@@ -174,15 +174,15 @@ static int64_t count_of_form(const numbered *all, size_t n, size_t first, size_t
     return all[first].number > 1 ? 0 : count;
 }
 
-/* How many numbers in a row, from 0 or 1 on, most forms of names have; 0 where some form has as many as the model has
- * layers. */
+/* How many numbers in a row, from 0 or 1 on, most forms of names have; 0 where some form has as many as the model has layers, or one
+ * more: transformers' hidden_states begin with the embeddings. */
 static int32_t layers_of_forms(const numbered *all, size_t n, int32_t n_layer) {
     int32_t most = 0;
     size_t n_most = 0;
     for (size_t i = 0, end; i < n; i = end) {
         const int64_t count = count_of_form(all, n, i, &end);
         if (count < 2) continue;
-        if (count == n_layer) return 0;
+        if (count == n_layer || count == n_layer + 1) return 0;
         size_t same = 0;
         for (size_t k = 0, stop; k < n; k = stop) same += count_of_form(all, n, k, &stop) == count;
         if (same > n_most) n_most = same, most = (int32_t)count;
