@@ -98,6 +98,13 @@ static bool counts_sequences(const fd_source *source, int64_t rows) {
     return rows > 1 && 2 * n_batch > n;
 }
 
+/* Caches that are saved whole grow by the tokens of each step, and end with as many rows as there are tokens. */
+static bool counts_caches(const step_rows *steps, int32_t n, int32_t n_token) {
+    for (int32_t s = 1; s < n; s++)
+        if (steps[s].rows <= steps[s - 1].rows) return false;
+    return n > 1 && steps[n - 1].rows == n_token;
+}
+
 static void doubt_sum(const fd_source *source, step_rows *steps, int32_t n, int32_t n_token, char *out, size_t size) {
     char text[64] = "";
     size_t at = 0;
@@ -110,7 +117,8 @@ static void doubt_sum(const fd_source *source, step_rows *steps, int32_t n, int3
             at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", s ? " + " : "", (long long)steps[s].rows);
         sum += steps[s].rows;
     }
-    if (n == 0 || sum == n_token || (sum == n && sum < n_token)) return; /* the last row of each step is enough */
+    if (n == 0 || sum == n_token || counts_caches(steps, n, n_token)) return;
+    if (sum == n && sum < n_token) return; /* the last row of each step is enough */
     const int used = snprintf(out, size, "its arrays have %lld row%s", (long long)sum, sum == 1 ? "" : "s");
     const int more = n > 1 ? snprintf(out + used, size - (size_t)used, " (%s%s in %d steps)", text,
                                       at < sizeof text - 24 ? "" : " …", n)

@@ -50,7 +50,7 @@ void fd_source_hook_name(char *name, size_t size) {
     path[to + from] = '\0';
     if (to)
         snprintf(name, size, item > 0 ? "%s:in%d" : "%s:in", path, item);
-    else if (item >= 0)
+    else if (item > 0)
         snprintf(name, size, "%s.%d", path, item);
     else
         snprintf(name, size, "%s", path);
@@ -84,12 +84,13 @@ static const struct product *product_of(const char *name) {
 }
 
 /* Products that the names are of, and those among them whose arrays have the width of what is read, not of what is given. Those that have
- * neither (of shared experts) say nothing. */
+ * neither, and shared experts', which may be as wide as anything, say nothing. */
 static void count_products(const fd_source *source, const fd_graph *graph, size_t *n, size_t *n_read) {
     *n = *n_read = 0;
     for (size_t i = 0; i < source->n; i++) {
         const fd_source_tensor *t = &source->tensors[i];
-        const struct product *p = is_module(t->name) && t->rank >= 2 ? product_of(t->name) : NULL;
+        const bool counts = is_module(t->name) && !strstr(t->name, "shared") && t->rank >= 2;
+        const struct product *p = counts ? product_of(t->name) : NULL;
         const int64_t reads = p ? width_of(graph, p->reads) : 0, gives = p ? width_of(graph, p->gives) : 0;
         if (reads == gives || (gives > 0 && t->shape[t->rank - 1] != reads && t->shape[t->rank - 1] != gives)) continue;
         *n += 1;
