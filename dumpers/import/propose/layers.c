@@ -283,7 +283,8 @@ bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *l, fd_proposed 
     if (norm < 0 || fd_propose_is_named(p, norm, item)) return false;
     const bool nearest = item->matched && item->best[0].node == last;
     if (nearest && other_size(item, last) <= fmin(other_size(item, norm), SAME_SIZE)) return false;
-    const bool known = strstr(item->name, "hidden_states") != NULL; /* transformers': the last one is normed */
+    /* transformers' hidden_states, whose last one is normed; where no layer's values decide (no node), nothing else is sure either */
+    const bool known = l->node[0] && strstr(item->name, "hidden_states");
     const char *reads = fd_trace_node_at(p->ref, last)->name;
     fprintf(p->out, "%s%s -> %s%s%s%s%s  # the last of names numbered from the embeddings on\n", known ? "" : "ask ",
             item->name, fd_trace_node_at(p->ref, norm)->name, known ? "" : " | ", known ? "" : reads,
