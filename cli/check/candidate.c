@@ -142,11 +142,12 @@ static fd_code propose_map(opening *o, fd_proposal *found, char **text, size_t *
     return fd_cli_auto_map(o->source, &how, *o->ref, text, size, found, err);
 }
 
-/* Values that name less than half: what the dump says against the tokens and the model that were given comes before any map. */
+/* Values that name less than half of the names (each counts once, however many steps have it): what the dump says against the tokens and
+ * the model that were given comes before any map. */
 static fd_code doubt_dump(const opening *o, const fd_proposal *found, fd_error *err) {
     char doubt[300];
     fd_import_plan plan;
-    if (2 * (found->n_sure + found->n_by_name) >= fd_source_count(o->source)) return FD_OK;
+    if (found->n_sure + found->n_by_name >= found->n_ask + found->n_unmatched) return FD_OK;
     FD_TRY(fd_import_begin_plan(o->source, &o->how, &plan, err));
     fd_code code = fd_cli_doubt_dump(o->source, plan.n_token, o->how.graph, doubt, sizeof doubt, err);
     fd_import_plan_free(&plan);

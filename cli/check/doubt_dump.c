@@ -98,6 +98,13 @@ static bool counts_sequences(const fd_source *source, int64_t rows) {
     return rows > 1 && 2 * n_batch > n;
 }
 
+/* Caches that are saved whole grow by the tokens of each step, and end with as many rows as there are tokens. */
+static bool counts_caches(const step_rows *steps, int32_t n, int32_t n_token) {
+    for (int32_t s = 1; s < n; s++)
+        if (steps[s].rows <= steps[s - 1].rows) return false;
+    return n > 1 && steps[n - 1].rows == n_token;
+}
+
 static void doubt_sum(const fd_source *source, step_rows *steps, int32_t n, int32_t n_token, char *out, size_t size) {
     char text[64] = "";
     size_t at = 0;
@@ -110,7 +117,8 @@ static void doubt_sum(const fd_source *source, step_rows *steps, int32_t n, int3
             at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", s ? " + " : "", (long long)steps[s].rows);
         sum += steps[s].rows;
     }
-    if (n == 0 || sum == n_token || (sum == n && sum < n_token)) return; /* the last row of each step is enough */
+    if (n == 0 || sum == n_token || counts_caches(steps, n, n_token)) return;
+    if (sum == n && sum < n_token) return; /* the last row of each step is enough */
     const int used = snprintf(out, size, "its arrays have %lld row%s", (long long)sum, sum == 1 ? "" : "s");
     const int more = n > 1 ? snprintf(out + used, size - (size_t)used, " (%s%s in %d steps)", text,
                                       at < sizeof text - 24 ? "" : " …", n)
@@ -174,15 +182,15 @@ static int64_t count_of_form(const numbered *all, size_t n, size_t first, size_t
     return all[first].number > 1 ? 0 : count;
 }
 
-/* How many numbers in a row, from 0 or 1 on, most forms of names have; 0 where some form has as many as the model has
- * layers. */
+/* How many numbers in a row, from 0 or 1 on, most forms of names have; 0 where some form has as many as the model has layers, or one
+ * more: transformers' hidden_states begin with the embeddings. */
 static int32_t layers_of_forms(const numbered *all, size_t n, int32_t n_layer) {
     int32_t most = 0;
     size_t n_most = 0;
     for (size_t i = 0, end; i < n; i = end) {
         const int64_t count = count_of_form(all, n, i, &end);
         if (count < 2) continue;
-        if (count == n_layer) return 0;
+        if (count == n_layer || count == n_layer + 1) return 0;
         size_t same = 0;
         for (size_t k = 0, stop; k < n; k = stop) same += count_of_form(all, n, k, &stop) == count;
         if (same > n_most) n_most = same, most = (int32_t)count;

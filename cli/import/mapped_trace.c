@@ -81,6 +81,10 @@ fd_code fd_cli_prepare_source(fd_source *source, const fd_import_options *how, f
     if (n_name > 0)
         fprintf(stderr, "%s: %zu name%s all %d layers in one array: taken apart\n", fd_source_path(source), n_name,
                 n_name == 1 ? " has" : "s have", how->graph->hparams.n_layer);
+    FD_TRY(fd_source_read_inputs(source, how->graph, &n_name, err));
+    if (n_name > 0)
+        fprintf(stderr, "%s: its products are as wide as what they read: %zu names are of the modules' inputs\n",
+                fd_source_path(source), n_name);
     return FD_OK;
 }
 

@@ -11,6 +11,12 @@
 #include "compare/attribute/residuals.h"
 #include "compare/attribute/steps.h"
 
+typedef struct row_counts {
+    int32_t all, later;  /* later: of steps after the first */
+    int32_t choice;      /* of the inconclusive, those of perhaps another choice of experts */
+    int32_t vague_later; /* of the inconclusive, those of steps after the first */
+} row_counts;
+
 typedef struct attributing {
     const fd_attribution_options *o;
     fd_attribution *out;
@@ -25,7 +31,7 @@ typedef struct attributing {
     bool leaves_nothing; /* the class does: */
     fd_residuals residuals;
     fd_node_finding *vague;      /* [n_node] the first row that is inconclusive, n_odd of them */
-    int32_t *n_row, *n_choice;   /* [n_node] rows; of the inconclusive, those of perhaps another choice of experts */
+    row_counts *rows;            /* [n_node] */
     double *reference, *scratch; /* one row; owned, grown */
     int64_t capacity;
 } attributing;
@@ -79,12 +85,15 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
             continue;
         }
         fd_node_finding f = fd_attribute_row(&row, a->growth + 2 * node->id);
-        a->n_row[node->id]++;
+        row_counts *counts = &a->rows[node->id];
+        counts->all++;
+        counts->later += row.step > 0;
         bool right = a->leaves_nothing && fd_residuals_add(&a->residuals, &row, &f);
         if (a->o->on_row) a->o->on_row(a->o->user, &row);
         if (!right && fd_row_is_inconclusive(&row, &f)) {
             if (a->vague[node->id].n_odd++ == 0) f.n_odd = 1, a->vague[node->id] = f;
-            a->n_choice[node->id] += f.tau >= FD_BOUND_UNKNOWN;
+            counts->choice += f.tau >= FD_BOUND_UNKNOWN;
+            counts->vague_later += row.step > 0;
             continue;
         }
         record_finding(a, &f);
@@ -144,13 +153,16 @@ static void find_amplifiers(attributing *a) {
 
 /* Rounding turns a choice of experts in a few rows: the others are right, and so is the op. Where softmax is steep, one row of
  * many has bounds that say nothing; an op that is wrong is wrong in more of them. And where most rows are shown to be right by what
- * is left of them, a few that are not are roundings. */
+ * is left of them, a few that are not are roundings. A prompt's rows say nothing of what goes wrong in the calls after it (a cache, positions),
+ * so of those most rows have to be judged by themselves. */
 enum { FEW_CHOICES = 4, VERY_FEW = 16 };
 static bool decides_nothing(const attributing *a, int32_t node) {
     const fd_node_finding *f = &a->vague[node];
     if (f->finding == FD_FOUND_NOTHING) return false;
-    const bool choices = a->n_choice[node] == f->n_odd;
-    return !((choices ? FEW_CHOICES : VERY_FEW) * f->n_odd <= a->n_row[node]) &&
+    const row_counts *rows = &a->rows[node];
+    const bool few = (rows->choice == f->n_odd ? FEW_CHOICES : VERY_FEW) * f->n_odd <= rows->all,
+               later = 2 * rows->vague_later > rows->later;
+    return (!few || later) &&
            !(a->leaves_nothing && !a->residuals.unsure[node] && a->out->suspect[node].finding == FD_FOUND_NOTHING);
 }
 
@@ -192,16 +204,6 @@ static fd_code add_residuals(attributing *a, fd_error *err) {
     return code;
 }
 
-static double n_output(const fd_graph *graph, int32_t n_pos) {
-    double n = 0;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        const fd_node *node = &graph->nodes[i];
-        n += node->over_kv ? (double)node->shape[0] * n_pos * (n_pos + 1) / 2
-                           : (double)fd_node_elements(node, 1) * n_pos;
-    }
-    return n;
-}
-
 static void number_steps(attributing *a) {
     const fd_trace *trace = a->o->ref ? a->o->ref : a->o->cand;
     const fd_trace_step *steps = fd_trace_steps(trace);
@@ -222,19 +224,18 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     a->growth = calloc(2 * n, sizeof *a->growth);
     a->steps = calloc(2 * n, sizeof *a->steps);
     a->vague = calloc(n, sizeof *a->vague);
-    a->n_row = calloc(n, sizeof *a->n_row);
-    a->n_choice = calloc(n, sizeof *a->n_choice);
+    a->rows = calloc(n, sizeof *a->rows);
     out->z = malloc(sizeof *out->z * n);
     out->finding = calloc(n, sizeof *out->finding);
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
     out->uses_room = calloc(n, sizeof *out->uses_room);
-    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->n_row || !a->n_choice || !out->z ||
-        !out->finding || !out->introduced || !out->suspect || !out->uses_room)
+    if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->rows || !out->z || !out->finding ||
+        !out->introduced || !out->suspect || !out->uses_room)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     FD_TRY(fd_replay_plan_make(o, &a->plan, err));
     number_steps(a);
-    out->n_output = n_output(o->graph, o->n_pos);
+    out->n_output = fd_replay_plan_outputs(o->graph, o->n_pos);
     a->worst = calloc((size_t)a->n_step * n, sizeof *a->worst);
     if (!a->worst) return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     for (size_t i = 0; i < n; i++) {
@@ -291,8 +292,7 @@ fd_code fd_attribute_errors(const fd_attribution_options *options, fd_attributio
     free(a.growth);
     free(a.steps);
     free(a.vague);
-    free(a.n_row);
-    free(a.n_choice);
+    free(a.rows);
     free(a.reference);
     free(a.scratch);
     return code;

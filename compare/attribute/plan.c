@@ -134,3 +134,13 @@ int32_t fd_replay_plan_range(const fd_replay_plan *plan, int32_t pos0) {
             most = in_gap ? RANGE : plan->most;
     return end - pos0 < most ? end - pos0 : most;
 }
+
+double fd_replay_plan_outputs(const fd_graph *graph, int32_t n_pos) {
+    double n = 0;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        n += node->over_kv ? (double)node->shape[0] * n_pos * (n_pos + 1) / 2
+                           : (double)fd_node_elements(node, 1) * n_pos;
+    }
+    return n;
+}

@@ -22,4 +22,7 @@ void fd_replay_plan_free(fd_replay_plan *plan);
 /* How many positions from pos0 on go together. */
 int32_t fd_replay_plan_range(const fd_replay_plan *plan, int32_t pos0);
 
+/* Elements that all nodes have over n_pos positions. */
+double fd_replay_plan_outputs(const fd_graph *graph, int32_t n_pos);
+
 #endif

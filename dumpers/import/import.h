@@ -75,6 +75,10 @@ typedef struct fd_import_plan {
  * "layers/q" is "layers/0/q" and so on, "q" is "q.0". n_token of the run; 0: not known. *n_name: how many were such. */
 fd_code fd_source_unstack(fd_source *source, const fd_graph *graph, int32_t n_token, size_t *n_name, fd_error *err);
 
+/* Arrays under the names of transformers' modules that are what these read (hooks that keep input[0], forward_pre_hooks), which the widths of
+ * products say: "model.norm" becomes "model.norm:in". *n_name: how many names; 0: they are outputs, or nothing says it. */
+fd_code fd_source_read_inputs(fd_source *source, const fd_graph *graph, size_t *n_name, fd_error *err);
+
 /* FD_ERR_INPUT, with map line, tensor, shape found and expected, for what does not fit. Unmatched tensors and
  * undecided (`ask`) lines are no error here: the caller looks at n_unmatched and map->ask. */
 fd_code fd_import_make_plan(const fd_source *source, const fd_import_options *options, fd_import_plan *out,

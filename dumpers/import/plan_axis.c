@@ -23,9 +23,20 @@ int fd_plan_rows_axis(const fd_graph *graph, const fd_name_map_rule *rule, const
     return shape[before] == heads ? behind : before;
 }
 
+bool fd_plan_keeps_window(const fd_graph *graph, const fd_import_step *step, int64_t n_row) {
+    if (n_row >= step->pos0 + step->n_pos) return false; /* all positions */
+    for (int32_t i = 0; graph && i < graph->n_node; i++) {
+        const fd_node *node = &graph->nodes[i];
+        if (node->op == FD_OP_ATTN_SCORES && !node->chunked && node->window == n_row + 1) return true;
+    }
+    return false;
+}
+
 /* Could an axis of this length be the rule's positions? */
-static bool is_long_enough(const fd_name_map_rule *rule, const fd_import_step *step, int64_t length) {
-    if (rule->rows == FD_NAME_MAP_ROWS_CACHE) return length >= step->pos0 + step->n_pos;
+static bool is_long_enough(const fd_import_plan *plan, const fd_name_map_rule *rule, const fd_import_step *step,
+                           int64_t length) {
+    if (rule->rows == FD_NAME_MAP_ROWS_CACHE)
+        return length >= step->pos0 + step->n_pos || fd_plan_keeps_window(plan->graph, step, length);
     if (rule->rows == FD_NAME_MAP_ROWS_LAST) return length >= 1 && length <= step->n_pos;
     return length == step->n_pos;
 }
@@ -75,7 +86,7 @@ static void split_flat(const fd_import_plan *plan, const fd_name_map_rule *rule,
     int64_t rows = rule->rows == FD_NAME_MAP_ROWS_ALL ? step->n_pos : 1;
     if (width) rows = n / width;
     if (m->rank != 1 || rule->axis != 0 || rows <= 1 || n == rows || n % rows != 0 || (width && n % width != 0) ||
-        !is_long_enough(rule, step, rows))
+        !is_long_enough(plan, rule, step, rows))
         return;
     m->rank = 2;
     m->shape[0] = rows;
@@ -89,7 +100,7 @@ static fd_code place_given(const fd_import_plan *plan, const fd_name_map_rule *r
     char shape[128], text[256];
     bool alone = rule->axis == 0 && rule->rows == FD_NAME_MAP_ROWS_LAST && m->shape[m->axis] != step->n_pos;
     if (alone) return m->axis = -1, FD_OK; /* the first axis longer than 1 is the last row's own */
-    if (is_long_enough(rule, step, m->shape[m->axis])) return FD_OK;
+    if (is_long_enough(plan, rule, step, m->shape[m->axis])) return FD_OK;
     return fd_fail(err, FD_ERR_INPUT, "%s:%d: \"%s\": shape %s, expected %d tokens (step %d) along axis %d%s",
                    plan->map->name, rule->line, fd_source_at(plan->source, m->tensor)->name,
                    fd_array_shape_text(m->rank, m->shape, shape), step->n_pos, m->step, m->axis - m->rank,
@@ -154,8 +165,9 @@ fd_code fd_import_place(const fd_import_plan *plan, fd_import_match *m, fd_error
     int end = m->rank - fd_import_over_kv(m->node); /* the last axis runs over the keys there */
     const int64_t width = cache ? node_elements(plan, m->node) : 0;
     for (int i = 0; i < end; i++) {
-        bool fits = cache ? is_long_enough(rule, step, m->shape[i]) && (!width || m->shape[i] * width == elements(m))
-                          : m->shape[i] == step->n_pos;
+        bool fits =
+            cache ? is_long_enough(plan, rule, step, m->shape[i]) && (!width || m->shape[i] * width == elements(m))
+                  : m->shape[i] == step->n_pos;
         if (!fits || (n > 0 && step->n_pos == 1 && !cache)) continue;
         axis = i;
         n++;

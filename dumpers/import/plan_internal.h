@@ -36,4 +36,8 @@ int fd_plan_rule_axis(const fd_name_map_rule *rule, int rank, const int64_t *sha
 int fd_plan_rows_axis(const fd_graph *graph, const fd_name_map_rule *rule, const char *node, int rank,
                       const int64_t *shape);
 
+/* Is a whole cache of so many rows the one of a windowed layer that keeps what the next query may see besides itself, window - 1 positions,
+ * the last one last (transformers' DynamicSlidingWindowLayer)? A ring has `window` rows or more. */
+bool fd_plan_keeps_window(const fd_graph *graph, const fd_import_step *step, int64_t n_row);
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "dumpers/store/place.h"
 #include "dumpers/import/import.h"
+#include "dumpers/import/plan_internal.h"
 
 bool fd_import_over_kv(const char *node) {
     const char *dot = strrchr(node, '.');
@@ -44,9 +45,10 @@ static void place_rows(fd_import_rows *rows) {
     const fd_import_step *step = &rows->plan->steps[rows->match->step];
     int64_t length = rows->match->axis < 0 ? 1 : rows->match->shape[rows->match->axis];
     bool cache = rows->plan->map->rules[rows->match->rule].rows == FD_NAME_MAP_ROWS_CACHE;
-    rows->n = cache || length > step->n_pos ? step->n_pos : (int32_t)length;
+    const bool window = cache && fd_plan_keeps_window(rows->plan->graph, step, length);
+    rows->n = (cache && !window) || length > step->n_pos ? step->n_pos : (int32_t)length;
     rows->first = step->pos0 + step->n_pos - rows->n;
-    rows->offset = cache ? rows->first : 0;
+    rows->offset = window ? (int32_t)length - rows->n : cache ? rows->first : 0;
 }
 
 fd_array_type fd_import_words(fd_name_map_words words, const char *name, fd_array_type type) {

@@ -111,6 +111,7 @@ bool fd_source_split_name(const char *name, char *out, size_t size, int32_t *ste
         *hash = '\0';
         *occurrence = said;
     }
+    fd_source_hook_name(out, size);
     return out[0] != '\0';
 }
 

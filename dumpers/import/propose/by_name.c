@@ -199,6 +199,15 @@ static bool may_be(const fd_proposer *p, const fd_proposed *item, int32_t v) {
            fd_propose_size_fits(p, fd_source_at(p->source, item->tensors[0]), fd_trace_node_at(p->ref, v));
 }
 
+bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item) {
+    for (size_t i = 0; i < p->n; i++) {
+        const fd_proposed *other = &p->items[i];
+        if (other == item || !other->clear || other->best[0].node != item->best[0].node || other->slice[0]) continue;
+        if (2 * other->best[0].away + 1e-11 < item->best[0].away) return true;
+    }
+    return false;
+}
+
 void fd_propose_ends(fd_proposer *p) {
     for (size_t i = 0; i < p->n; i++) {
         fd_proposed *item = &p->items[i];

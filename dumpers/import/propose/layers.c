@@ -283,18 +283,16 @@ bool fd_propose_ask_last(fd_proposer *p, const fd_proposed_rule *l, fd_proposed 
     if (norm < 0 || fd_propose_is_named(p, norm, item)) return false;
     const bool nearest = item->matched && item->best[0].node == last;
     if (nearest && other_size(item, last) <= fmin(other_size(item, norm), SAME_SIZE)) return false;
-    fprintf(p->out, "ask %s -> %s | %s%s%s  # the last of names numbered from the embeddings on\n", item->name,
-            fd_trace_node_at(p->ref, norm)->name, fd_trace_node_at(p->ref, last)->name, *l->ops ? " " : "", l->ops);
+    /* transformers' hidden_states, whose last one is normed; where no layer's values decide (no node), nothing else is sure either */
+    const bool known = l->node[0] && strstr(item->name, "hidden_states");
+    const char *reads = fd_trace_node_at(p->ref, last)->name;
+    fprintf(p->out, "%s%s -> %s%s%s%s%s  # the last of names numbered from the embeddings on\n", known ? "" : "ask ",
+            item->name, fd_trace_node_at(p->ref, norm)->name, known ? "" : " | ", known ? "" : reads,
+            *l->ops ? " " : "", l->ops);
     item->written = true;
-    p->total->n_ask++;
+    if (known)
+        item->matched = true, item->best[0].node = norm, p->total->n_by_name++;
+    else
+        p->total->n_ask++;
     return true;
-}
-
-bool fd_propose_is_further(const fd_proposer *p, const fd_proposed *item) {
-    for (size_t i = 0; i < p->n; i++) {
-        const fd_proposed *other = &p->items[i];
-        if (other == item || !other->clear || other->best[0].node != item->best[0].node || other->slice[0]) continue;
-        if (2 * other->best[0].away + 1e-11 < item->best[0].away) return true;
-    }
-    return false;
 }
