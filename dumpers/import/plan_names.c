@@ -62,13 +62,14 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     return n_pos > 0 ? n == n_pos * expected : n % expected == 0;
 }
 
-/* bias=no: what the model does to a product before it is the node. A dump with gaps may hold the product alone. */
-static bool is_more_than_product(const fd_planner *p, const char *node) {
+/* bias=no, factor=no: what the model does to a product, or to expert weights, before that is the node. A dump with gaps may
+ * hold the stage before alone. */
+static bool is_earlier_stage(const fd_planner *p, const fd_name_map_rule *rule, const char *node) {
     const fd_graph *graph = p->options->graph;
     const int32_t id = graph ? fd_graph_find(graph, node) : -1;
-    if (id < 0) return false;
+    if (id < 0 || (!rule->unbiased && !rule->unscaled)) return false;
     const fd_node *n = &graph->nodes[id];
-    if (n->op == FD_OP_EXPERT_WEIGHTS) return n->gating != FD_GATING_GATHER || n->scale != 1.0f;
+    if (n->op == FD_OP_EXPERT_WEIGHTS) return n->scale != 1.0f || (rule->unbiased && n->gating != FD_GATING_GATHER);
     if (n->op == FD_OP_ATTN_SCORES) return n->softcap != 0.0f;
     return n->weight[1] >= 0;
 }
@@ -93,7 +94,7 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
     if (is_no_node(p, &p->plan->map->rules[rule], match.node) || is_of_others(p, match.node)) return FD_OK;
-    if (p->plan->map->rules[rule].unbiased && is_more_than_product(p, match.node)) return FD_OK;
+    if (is_earlier_stage(p, &p->plan->map->rules[rule], match.node)) return FD_OK;
     if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
         return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;
