@@ -94,7 +94,8 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
     if (is_no_node(p, &p->plan->map->rules[rule], match.node) || is_of_others(p, match.node)) return FD_OK;
-    if (is_earlier_stage(p, &p->plan->map->rules[rule], match.node)) return FD_OK;
+    if (is_earlier_stage(p, &p->plan->map->rules[rule], match.node))
+        return p->touched[tensor] = true, FD_OK; /* known, and none of the rules with `else` */
     if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
         return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;
