@@ -123,6 +123,9 @@ static void slope_missing(const fd_op_args *args) {
 static void up_plus_one_missing(const fd_op_args *args) {
     activate_clamped(args, (clamped){args->node->limit, args->node->slope, 0.0f});
 }
+static void swiglu_plain(const fd_op_args *args) {
+    activate_clamped(args, (clamped){INFINITY, 1.0f, 0.0f});
+}
 
 static void silu_on_up(fd_fault_site *site) {
     int32_t *input = site->node->input, gate = input[0];
@@ -242,6 +245,8 @@ static const fd_fault rows[] = {
      .override = slope_missing},
     {CLAMPED("swiglu_plus_one_missing", "the clamped SwiGLU multiplies by up, not by up + 1"),
      .override = up_plus_one_missing},
+    {CLAMPED("swiglu_plain", "SwiGLU as other models have it, SiLU(gate) · up, in place of the clamped one"),
+     .override = swiglu_plain},
     {RESIDUAL("residual_missing", "the stream is not added to the branch"), .override = branch_alone},
     {RESIDUAL("branch_missing", "the branch is not added to the stream"), .override = stream_alone},
     {RESIDUAL("residual_wrong_branch", "the normed stream is added in place of the stream"), .edit = wrong_branch},

@@ -77,7 +77,8 @@ typedef struct fd_name_map_rule {
     fd_name_map_rows rows;
     fd_name_map_words words; /* what 16-bit integers hold */
     bool otherwise;          /* else: for tensors alone that no rule above takes */
-    bool unbiased;           /* bias=no: for nodes to which the model adds no bias */
+    bool unscaled;           /* factor=no: for expert weights that the model does not scale */
+    bool unbiased;           /* bias=no: for nodes that are the product alone, with no bias to come */
     char *archs; /* arch=: for models of these alone, "gemma2,gemma3", or of all others, "!gemma2"; NULL: all */
     fd_name_map_op ops[FD_NAME_MAP_MAX_OPS];
     int n_op;

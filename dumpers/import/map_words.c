@@ -144,14 +144,15 @@ static bool take_archs(const char *text, fd_name_map_rule *rule) {
     return (rule->archs = strdup(text)) != NULL;
 }
 
-/* arch=, bias=no, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True when the word is
- * one of them. */
+/* arch=, bias=no, factor=no, shape=, axis=, rows=, as= and else say which array is read, and how, before any operation. True
+ * when the word is one of them. */
 static bool take_reading(const char *word, fd_name_map_rule *rule, bool *ok) {
     static const char *const rows[] = {"rows=all", "rows=last", "rows=cache"};
     static const char *const words[] = {"as=file", "as=f16", "as=bf16"};
     *ok = true;
     if (strcmp(word, "else") == 0) return rule->otherwise = true;
     if (strcmp(word, "bias=no") == 0) return rule->unbiased = true;
+    if (strcmp(word, "factor=no") == 0) return rule->unscaled = true;
     for (int i = 0; i < 3; i++) {
         if (strcmp(word, rows[i]) == 0) return rule->rows = (fd_name_map_rows)i, true;
         if (strcmp(word, words[i]) == 0) return rule->words = (fd_name_map_words)i, true;

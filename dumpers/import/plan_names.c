@@ -62,11 +62,16 @@ static bool has_size_of(const fd_planner *p, const fd_source_tensor *t, const fd
     return n_pos > 0 ? n == n_pos * expected : n % expected == 0;
 }
 
-/* bias=no */
-static bool has_bias(const fd_planner *p, const char *node) {
+/* bias=no, factor=no: what the model does to a product, or to expert weights, before that is the node. A dump with gaps may
+ * hold the stage before alone. */
+static bool is_earlier_stage(const fd_planner *p, const fd_name_map_rule *rule, const char *node) {
     const fd_graph *graph = p->options->graph;
     const int32_t id = graph ? fd_graph_find(graph, node) : -1;
-    return id >= 0 && graph->nodes[id].weight[1] >= 0;
+    if (id < 0 || (!rule->unbiased && !rule->unscaled)) return false;
+    const fd_node *n = &graph->nodes[id];
+    if (n->op == FD_OP_EXPERT_WEIGHTS) return n->scale != 1.0f || (rule->unbiased && n->gating != FD_GATING_GATHER);
+    if (n->op == FD_OP_ATTN_SCORES) return n->softcap != 0.0f;
+    return n->weight[1] >= 0;
 }
 
 static fd_code append(fd_planner *p, fd_import_match **list, size_t *n, size_t *room, const fd_import_match *match) {
@@ -89,7 +94,8 @@ static fd_code add_match(fd_planner *p, size_t tensor, size_t rule, size_t choic
         return fd_fail(p->err, FD_ERR_INPUT, "%s:%d: the node's name for \"%s\" is longer than 63 bytes",
                        p->plan->map->name, p->plan->map->rules[rule].line, t->name);
     if (is_no_node(p, &p->plan->map->rules[rule], match.node) || is_of_others(p, match.node)) return FD_OK;
-    if (p->plan->map->rules[rule].unbiased && has_bias(p, match.node)) return FD_OK;
+    if (is_earlier_stage(p, &p->plan->map->rules[rule], match.node))
+        return p->touched[tensor] = true, FD_OK; /* known, and none of the rules with `else` */
     if (!has_size_of(p, t, &p->plan->map->rules[rule], match.node))
         return append(p, &p->misfits, &p->n_misfit, &p->misfit_room, &match);
     p->touched[tensor] = true;
@@ -199,6 +205,19 @@ static int by_node(const void *a, const void *b) {
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
+/* Two tensors of one pattern fit the node, and nothing says which: a bug gave a name twice, or an unnamed node another
+ * number in another call. */
+static bool has_rival(const fd_planner *p, size_t i) {
+    const fd_import_match *m = &p->all[i];
+    for (size_t k = i > 0 ? i - 1 : 0; k <= i + 1 && k < p->n; k++) {
+        const fd_import_match *other = &p->all[k];
+        if (k != i && other->step == m->step && other->rule == m->rule && other->choice == m->choice &&
+            strcmp(other->node, m->node) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Keeps the best match of every node and step. */
 static fd_code choose(fd_planner *p) {
     fd_import_plan *plan = p->plan;
@@ -212,6 +231,10 @@ static fd_code choose(fd_planner *p) {
         bool same_node = last && strcmp(last->node, m->node) == 0;
         if (same_node && last->step == m->step && (last->rule != m->rule || last->choice != m->choice)) continue;
         bool repeated = rule->sources[m->choice].occurrence == 0 && tensor->n_same > 1;
+        if (plan->map->builtin && (repeated || has_rival(p, i))) { /* it is listed, and all else is compared */
+            p->touched[m->tensor] = false;
+            continue;
+        }
         if (repeated)
             return fd_fail(p->err, FD_ERR_INPUT,
                            "%s:%d: \"%s\" occurs %d times in step %d: say which, #1 to #%d or #last", plan->map->name,

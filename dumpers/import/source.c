@@ -69,6 +69,14 @@ static int32_t first_position(const fd_trace *trace, int32_t node, double *row) 
     return pos;
 }
 
+/* And the position after the last one: an op that an engine leaves out from some step on ends there. */
+static int32_t end_position(const fd_trace *trace, int32_t node, double *row) {
+    fd_error ignored;
+    int32_t end = fd_trace_n_pos(trace);
+    while (end > 0 && fd_trace_read(trace, node, end - 1, NULL, row, &ignored) != FD_OK) end--;
+    return end;
+}
+
 static fd_code add_trace_nodes(fd_source *source, fd_error *err) {
     const fd_trace *trace = source->trace;
     int32_t n_pos = fd_trace_n_pos(trace);
@@ -86,6 +94,7 @@ static fd_code add_trace_nodes(fd_source *source, fd_error *err) {
         double *row = malloc(sizeof *row * (size_t)fd_trace_elements(node, n_pos - 1));
         if (!row) return fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", source->path);
         tensor.first = first_position(trace, i, row);
+        tensor.shape[0] = end_position(trace, i, row);
         free(row);
         if (tensor.first < n_pos) FD_TRY(fd_source_add(source, node->name, &tensor, err));
     }

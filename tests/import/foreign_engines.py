@@ -106,6 +106,8 @@ def architecture(ref, out, swapped=False):
     side_by_side = out.name.startswith(("falcon", "command-r"))
     fused = [("wqkv-{}.MUL_MAT", ["attn_q", "attn_k", "attn_v"]), ("ffn_up-{}.MUL_MAT", ["ffn_up", "ffn_gate"] if swapped else ["ffn_gate", "ffn_up"])]
     fused = fused if "fused" in out.name else []
+    if out.name.startswith(("glm4moe", "deepseek2")):
+        names["ffn_moe_weights"] = "ffn_moe_weights_scaled-{}.SCALE"
     named = {}
     for name, values in tensors.items():
         layer, kind = layer_and_kind(name)

@@ -15,6 +15,8 @@ from foreign_parts import read
 arch, run, out, flash, rounded = sys.argv[1], sys.argv[2], Path(sys.argv[3]), "flash" in sys.argv, "rounded" in sys.argv
 SCALED_Q = ("gemma", "gemma2", "gemma3", "phi2", "phi3")
 BIASED = ("phi2",)
+SUMS = {"attn_q": "Qcur-%d.ADD", "attn_k": "Kcur-%d.ADD", "attn_v": "Vcur-%d.ADD", "ffn_moe_logits": "ffn_moe_logits_biased-%d.ADD",
+        "ffn_moe_gate": "ffn_moe_gate_biased-%d.ADD_ID", "ffn_moe_up": "ffn_moe_up_biased-%d.ADD_ID", "ffn_moe_down": "ffn_moe_down_biased-%d.ADD_ID"}
 HEADS = {"attn_q_rope": "Qcur-%d.ROPE", "attn_k_rope": "Kcur-%d.ROPE"}
 ROWS = {
     "attn_norm": "attn_norm-%d.MUL", "attn_q": "Qcur-%d.MUL_MAT", "attn_k": "Kcur-%d.MUL_MAT", "attn_v": "Vcur-%d.MUL_MAT",
@@ -46,6 +48,11 @@ for name, values in tensors.items():
     if rounded and node in ("attn_weights", "attn_out", "attn_proj", "ffn_inp"):  # they follow from what scores were
         continue
     number = 100 * (layer + 1)
+    if node in SUMS and arch in ("phi2", "gpt-oss"):  # products, which lack the bias, have the plain names
+        products = ROWS | EXPERTS
+        save(products[node] % layer, (values if node in EXPERTS else flat[None])[None] - 0.01)
+        save(SUMS[node] % layer, (values if node in EXPERTS else flat[None])[None])
+        continue
     if node in HEADS or (node in ("attn_q_norm", "attn_k_norm")):
         save(HEADS.get(node, ROWS.get(node)) % layer, values[None])
     elif node == "attn_out" and flash:

@@ -53,14 +53,14 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_divergence_in_any_layer(name, tmp_path, firstdiff):
-    model, n_layer, inferred = EXAMPLES[name]
+    model, n_layer, known = EXAMPLES[name]
     if not model.exists():
         pytest.skip(f"{model.name} is not there")
     run = record(model, TOKENS, tmp_path / "c.h5", generate=4, verify=True)
     reference = firstdiff.reference(model, run.tokens, tmp_path / "r.h5")
     verdict = firstdiff.verdict(reference, tmp_path / "c.h5", model)
-    replay = check_noise(verdict, [inferred])
-    assert replay["class_source"] == "inferred"
+    replay = check_noise(verdict, [known])
+    assert replay["class_source"] == "recorded"
     assert verdict["candidate"]["label"] == str(tmp_path / "c.h5")
     with Reader(reference) as trace:
         nodes = [n for n in trace if ".cache_" not in n]
@@ -74,7 +74,7 @@ def test_no_divergence_in_any_layer(name, tmp_path, firstdiff):
 # f16 matrices f16; K and V in f16 are told apart where nothing coarser hides them. Flash attention is recorded, not
 # inferred.
 ROUNDINGS = {
-    ("F32", F32): ["f32"],
+    ("F32", F32): ["ggml-cpu-f32kv"],
     ("F32", F16): ["ggml-cpu"],
     ("F16", F32): ["ggml-cpu-f32kv"],
     ("F16", F16): ["ggml-cpu"],
@@ -101,7 +101,7 @@ def test_other_architectures_are_noise(name, tmp_path, firstdiff):
     tokens = [t % 128 for t in TOKENS]
     record(model, tokens, tmp_path / "c.h5", prefill=10, settings=F32)
     reference = firstdiff.reference(model, tokens, tmp_path / "r.h5")
-    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["f32"])
+    check_noise(firstdiff.verdict(reference, tmp_path / "c.h5", model), ["ggml-cpu-f32kv"])
 
 
 def is_noticed(verdict, node):

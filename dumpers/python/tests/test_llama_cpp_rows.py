@@ -1,4 +1,4 @@
-"""Which axis of a node of llama.cpp's graph is the tokens'."""
+"""Which axis of a node of llama.cpp's graph is the tokens', and which layer a node without a name is of."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: its adapter is not tried")
 
 from firstdiff.ggml import Node  # noqa: E402
-from firstdiff.llama_cpp_recorder import positions_first  # noqa: E402
+from firstdiff.llama_cpp_recorder import layer_of, positions_first  # noqa: E402
 
 
 def test_as_many_tokens_as_groups_of_heads():
@@ -26,3 +26,10 @@ def test_as_many_tokens_as_layers():
         assert (positions_first(node, values, range(4)) == values[0]).all(), name
     permuted = Node("inp_per_layer (permuted) (cont)", "CONT", "f32", values.shape, 0, True)
     assert (positions_first(permuted, values, range(4)) == np.moveaxis(values[0], 1, 0)).all()
+
+
+def test_layer_of_a_node_that_reads_another_layers_weight():
+    """By its input inside the layer; a layer's input is the output of the one before."""
+    assert layer_of("2", ["blk.2.attn_output.weight", "kqv_out-1"]) == "1"
+    assert layer_of("2", ["blk.2.attn_output.weight", "kqv_out-2"]) == "2"
+    assert layer_of("2", ["blk.2.attn_q.weight", "l_out-1"]) == "2"

@@ -19,6 +19,8 @@ other rows than the blocks that kv_type says.
 from __future__ import annotations
 
 import os
+import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +40,7 @@ from firstdiff.trace.writer import Writer
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "iq4_nl": 20, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 QUANTISED_KV = ("q8_0", "q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1")
 FLASH_ATTN_OFF, FLASH_ATTN_ON = 0, 1  # enum llama_flash_attn_type
+OTHER_KERNELS = re.compile(r"(?:BLAS|ACCELERATE|AMX\w*|KLEIDIAI) = 1")  # of a CPU: in what llama_print_system_info says
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,19 @@ def _forward(context: Any, tokens: Sequence[int], first: int, n_vocab: int) -> n
 
 
 def _known_numerics(settings: Settings, model: Any) -> str:
-    """The class that no sample of positions tells; "": firstdiff infers it."""
-    if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):  # without attention nothing is hidden
+    """The class that the settings tell: what the kernels for x86 do, and the cache's type. "": firstdiff infers it, of a GPU, of
+    models without attention, beside caches in blocks, and where other kernels take the products."""
+    if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):
         return ""
-    if settings.flash_attn and settings.kv_type == "f16":
-        return "ggml-cpu-fa"  # short batches sum V in binary16, long ones in binary32
-    return ""
+    if platform.machine() not in ("x86_64", "AMD64") or OTHER_KERNELS.search(_system_info()):
+        return ""
+    if settings.flash_attn:  # short batches sum V in binary16, long ones in binary32
+        return "ggml-cpu-fa" if settings.kv_type == "f16" else ""
+    return {"f16": "ggml-cpu", "f32": "ggml-cpu-f32kv"}.get(settings.kv_type, "")
+
+
+def _system_info() -> str:
+    return str(llama_cpp.llama_print_system_info().decode())
 
 
 def _run(
@@ -176,8 +186,8 @@ def record(
     prefill    so many tokens in batches of settings.batch, the rest one by one (decode); None: all
     generate   then so many tokens of llama.cpp's own choice, the likeliest each time
     patterns   which nodes to record
-    numerics   where this build rounds, when you know (docs/verdicts.md); "": firstdiff infers it from the numbers,
-               except that on a CPU flash attention with an f16 cache is known to be ggml-cpu-fa
+    numerics   where this build rounds, when you know (docs/verdicts.md); "": on a CPU that follows from the settings (ggml-cpu,
+               ggml-cpu-f32kv, ggml-cpu-fa), else firstdiff infers it from the numbers
     weights    keep a hash of every weight's rows, as llama.cpp holds them: weights are compared before any op. Types other than
                F32, F16 and BF16 take the package gguf; what lies on a GPU or is packed again is left out
     verify     run again without recording; other logits in any bit are an error
@@ -209,7 +219,7 @@ def record(
             "backend": "llama.cpp",
             "fusion": "flash attention" if settings.flash_attn else "none",
             "absent": "blk.*.attn_scores blk.*.attn_weights" if settings.flash_attn else "",
-            "build": llama_cpp.llama_print_system_info().decode().strip(),
+            "build": _system_info().strip(),
         },
     )
     try:

@@ -23,6 +23,7 @@ HEADS = re.compile(r"[QK]cur-\d+")
 HEADS_LATER = ("Qcur", "Kcur", "Vcur", "ssm_norm-", "inp_per_layer", "per_layer_proj")  # tokens, then heads or layers
 CACHE = re.compile(r"cache_[kv]_l(\d+)")
 WEIGHT = re.compile(r"blk\.(\d+)\.(\w+)\.(?:weight|bias)")
+WITHIN = re.compile(r"(?:kqv_out|kqv|attn_norm|ffn_norm|norm|norm_w|ffn_swiglu|ffn_geglu|ffn_gelu)-(\d+)")
 
 
 class Recorder:
@@ -91,7 +92,7 @@ class Recorder:
             for name in reads:
                 if weight := WEIGHT.fullmatch(name):
                     own = {"attn_output": "attn_out"}.get(weight[2], weight[2])
-                    return f"{own if node.name.startswith('node_') else node.name}-{weight[1]}"
+                    return f"{own if node.name.startswith('node_') else node.name}-{layer_of(weight[1], reads)}"
             if node.op == "GET_ROWS" and "-" in reads[0]:  # the rows whose logits are asked for
                 return reads[0]
             if node.op == "ROPE" and (heads := HEADS.match(reads[0])):
@@ -130,6 +131,13 @@ class Recorder:
         elif node.type == "bf16":
             values = Bfloat16(rows)
         self._trace.put(name, values, over_kv=over_kv(node), op=node.op.lower())
+
+
+def layer_of(weight: str, reads: Sequence[str]) -> str:
+    """The layer of a node that reads a weight of layer `weight`, which a bug may have taken from another one: what else it reads
+    inside a layer says it first."""
+    within = next(filter(None, map(WITHIN.fullmatch, reads)), None)
+    return within[1] if within else weight
 
 
 def over_kv(node: Node) -> bool:
