@@ -85,7 +85,8 @@ class LlamaCpp(scoring.Engine):
 
         llama_cpp._logger.set_verbose(False)
         tokens = self.tokens_of(model)[case.tokens]
-        record(model, tokens, path, prefill=len(tokens) - self.decoded, settings=Settings(kv, flash, threads, batch))
+        settings = Settings(kv, flash, threads, batch)
+        record(model, tokens, path, prefill=len(tokens) - self.decoded, settings=settings, numerics="unknown")
         return True
 
 
