@@ -136,7 +136,7 @@ table = {
     "k-ring-of-8": bug("K goes to cell modulo 8"),
     "k-cell-zero": bug("K goes to cell 0", "kv_never_advances", "zeros", decode=True),
     "k-not-written": bug("K is not written", "kv_stale_row", "zeros", decode=True),
-    "v-not-written": bug("V is not written", "kv_stale_row", "zeros", "v_never_written", decode=True),
+    "v-not-written": bug("V is not written", "kv_stale_row", "zeros", "v_never_written", "attn_proj_missing", decode=True),
     "v-cell-late": bug("V goes one cell too far", "kv_off_by_one", "cache_slots_late", "other_cache_row:1", "other_rows:1 earlier", decode=True),
     "k-in-f16": bug("K is rounded to f16 in a cache of f32", "rounded:binary16", kv="f32"),
     "k-in-bf16": bug("K is rounded to bf16 in a cache of f32", "rounded:bfloat16", kv="f32"),
