@@ -161,6 +161,27 @@ static void wrong_branch(fd_fault_site *site) {
     }
 }
 
+/* The norm between a branch and its sum, before the edit and after it; -1: there is none. */
+static int32_t post_norm_of(const fd_graph *graph, const fd_node *sum) {
+    for (int32_t i = 0; i < sum->id; i++) {
+        const fd_node *norm = &graph->nodes[i];
+        const bool post = norm->layer == sum->layer && fd_fault_is_one_of(norm, "attn_post_norm ffn_post_norm");
+        if (post && (sum->input[1] == i || sum->input[1] == norm->input[0])) return i;
+    }
+    return -1;
+}
+static void normed_sum(const fd_op_args *args) {
+    const float *stream = args->in[0], *branch = args->in[1];
+    float *sum = args->out;
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) sum[i] = stream[i] + branch[i];
+    fd_fault_norm(args->graph, &args->graph->nodes[post_norm_of(args->graph, args->node)], sum, args->n_pos, sum);
+}
+static void norm_after_sum(fd_fault_site *site) {
+    site->node->input[1] = site->graph->nodes[post_norm_of(site->graph, site->node)].input[0];
+    site->node->override = normed_sum;
+}
+FD_APPLIES(has_post_norm, post_norm_of(graph, node) >= 0)
+
 /* Without a gate. */
 static void activate_alone(const fd_op_args *args, float (*activation)(float)) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
@@ -249,6 +270,9 @@ static const fd_fault rows[] = {
      .override = swiglu_plain},
     {RESIDUAL("residual_missing", "the stream is not added to the branch"), .override = branch_alone},
     {RESIDUAL("branch_missing", "the branch is not added to the stream"), .override = stream_alone},
+    {RESIDUAL("post_norm_after_sum",
+              "the norm after attention or FFN is applied to the sum with the stream, not to the branch"),
+     .applies = has_post_norm, .edit = norm_after_sum},
     {RESIDUAL("residual_wrong_branch", "the normed stream is added in place of the stream"), .edit = wrong_branch},
     {RESIDUAL("residual_in_place", "the branch overwrites the stream before it is read: branch + branch"),
      .override = branch_twice},
