@@ -142,8 +142,7 @@ static fd_code propose_map(opening *o, fd_proposal *found, char **text, size_t *
     return fd_cli_auto_map(o->source, &how, *o->ref, text, size, found, err);
 }
 
-/* Values that name less than half of the names (each counts once, however many steps have it): what the dump says against the tokens and
- * the model that were given comes before any map. */
+/* Values that name less than half of the names: what the dump says against the tokens and the model comes before any map. */
 static fd_code doubt_dump(const opening *o, const fd_proposal *found, fd_error *err) {
     char doubt[300];
     fd_import_plan plan;

@@ -10,6 +10,13 @@
 #include "tests/compare/guess_bench.h"
 #include "tests/compare/said.h"
 
+/* A guessed bug: the node is computed by `how`. */
+#define COMPUTED_BY(name, how)                                                                                         \
+    static void name(fd_graph *g, fd_node *n) {                                                                        \
+        (void)g;                                                                                                       \
+        n->override = how;                                                                                             \
+    }
+
 static void elements_of_another_weight(const fd_op_args *args, int64_t end) {
     const int64_t width = fd_node_width(args->node), n_in = args->weight[0]->n_col;
     run_clean(args);
@@ -27,14 +34,8 @@ static void elements_5_to_7_of_another_weight(const fd_op_args *args) {
 static void element_5_of_another_weight(const fd_op_args *args) {
     elements_of_another_weight(args, 6);
 }
-static void three_rows(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = elements_5_to_7_of_another_weight;
-}
-static void one_row(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = element_5_of_another_weight;
-}
+COMPUTED_BY(three_rows, elements_5_to_7_of_another_weight)
+COMPUTED_BY(one_row, element_5_of_another_weight)
 
 /* To bfloat16, to the nearest. */
 static float coarse(float x) {
@@ -54,10 +55,7 @@ static void coarse_before_weight(const fd_op_args *args) {
     }
     free(w);
 }
-static void norm_rounded_inside(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = coarse_before_weight;
-}
+COMPUTED_BY(norm_rounded_inside, coarse_before_weight)
 
 /* Decode does not write the second half of the K/V heads. */
 static void half_unwritten(const fd_op_args *args) {
@@ -79,10 +77,7 @@ static void activation_rounded(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = coarse((float)((double)gate[i] / (1 + exp(-(double)gate[i])))) * up[i];
 }
-static void coarse_activation(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = activation_rounded;
-}
+COMPUTED_BY(coarse_activation, activation_rounded)
 
 /* Element i of a product, to which the bias is added as it should be, is the one at place(i, dim) of its n. */
 static void moved_before_bias(const fd_op_args *args, int64_t (*place)(int64_t i, int64_t dim)) {
@@ -106,10 +101,7 @@ static int64_t a_head_on(int64_t i, int64_t dim) {
 static void a_head_late(const fd_op_args *args) {
     moved_before_bias(args, a_head_on);
 }
-static void matrix_a_head_late(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = a_head_late;
-}
+COMPUTED_BY(matrix_a_head_late, a_head_late)
 
 /* A vector's lanes are stored even ones first: of every eight. */
 static int64_t even_ones_first(int64_t i, int64_t dim) {
@@ -119,10 +111,7 @@ static int64_t even_ones_first(int64_t i, int64_t dim) {
 static void lanes_before_bias(const fd_op_args *args) {
     moved_before_bias(args, even_ones_first);
 }
-static void lanes(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = lanes_before_bias;
-}
+COMPUTED_BY(lanes, lanes_before_bias)
 
 /* A tile of the matrix was read three rows late. */
 static int64_t three_on_in_a_tile(int64_t i, int64_t dim) {
@@ -132,10 +121,7 @@ static int64_t three_on_in_a_tile(int64_t i, int64_t dim) {
 static void tile_before_bias(const fd_op_args *args) {
     moved_before_bias(args, three_on_in_a_tile);
 }
-static void tile_late(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = tile_before_bias;
-}
+COMPUTED_BY(tile_late, tile_before_bias)
 
 static void scaled_by_position(const fd_op_args *args) {
     const int64_t stride = args->node->shape[0] * args->n_kv;
@@ -143,10 +129,7 @@ static void scaled_by_position(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * stride; i++)
         ((float *)args->out)[i] *= 1 + logf((float)(args->pos0 + i / stride + 1)) / 4;
 }
-static void scores_by_position(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = scaled_by_position;
-}
+COMPUTED_BY(scores_by_position, scaled_by_position)
 
 static void stale_in_tiles_of_4(const fd_op_args *args) {
     const int64_t n_head = args->node->shape[0];
@@ -155,10 +138,7 @@ static void stale_in_tiles_of_4(const fd_op_args *args) {
         fd_tile_weights(FD_TILES_BOTH_STALE, 4, (float *)args->out + i * args->n_kv,
                         args->pos0 + (int32_t)(i / n_head) + 1);
 }
-static void weights_of_tiles(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = stale_in_tiles_of_4;
-}
+COMPUTED_BY(weights_of_tiles, stale_in_tiles_of_4)
 
 /* The last row of a step has none after it. */
 static void a_row_early(const fd_op_args *args) {
@@ -166,10 +146,7 @@ static void a_row_early(const fd_op_args *args) {
     run_clean(args);
     memmove(args->out, (float *)args->out + width, sizeof(float) * (size_t)((args->n_pos - 1) * width));
 }
-static void rows_a_row_early(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = a_row_early;
-}
+COMPUTED_BY(rows_a_row_early, a_row_early)
 
 static void output_tied(fd_graph *g, fd_node *n) {
     n->weight[0] = g->nodes[fd_graph_find(g, "token_embd")].weight[0];
@@ -190,10 +167,7 @@ static void half_turned_further(const fd_op_args *args) {
         if (i % width < width / 2) ((float *)args->out)[i] = right[i];
     free(right);
 }
-static void k_of_one_rank_further(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = half_turned_further;
-}
+COMPUTED_BY(k_of_one_rank_further, half_turned_further)
 
 /* Of four ranks' sums the third's alone. */
 static void third_rank_alone(const fd_op_args *args) {
@@ -203,10 +177,7 @@ static void third_rank_alone(const fd_op_args *args) {
         if (i % n_in * 4 / n_in != 2) rows[i] = 0;
     run_with(args, 0, rows);
 }
-static void not_reduced(fd_graph *g, fd_node *n) {
-    (void)g;
-    n->override = third_rank_alone;
-}
+COMPUTED_BY(not_reduced, third_rank_alone)
 
 static const struct {
     guessed bug;

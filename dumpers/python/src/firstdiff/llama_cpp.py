@@ -18,6 +18,7 @@ other rows than the blocks that kv_type says.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -41,6 +42,7 @@ KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "iq4_nl": 20, "q4_1": 3, "q5_0": 6, "
 QUANTISED_KV = ("q8_0", "q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1")
 FLASH_ATTN_OFF, FLASH_ATTN_ON = 0, 1  # enum llama_flash_attn_type
 OTHER_KERNELS = re.compile(r"(?:BLAS|ACCELERATE|AMX\w*|KLEIDIAI) = 1")  # of a CPU: in what llama_print_system_info says
+WITHOUT_BLOCKS = re.compile(r"\b(?:all F32|F16|BF16)$")  # of what llama_model_desc says
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,24 @@ def _forward(context: Any, tokens: Sequence[int], first: int, n_vocab: int) -> n
 
 def _known_numerics(settings: Settings, model: Any) -> str:
     """The class that the settings tell: what the kernels for x86 do, and the cache's type. "": firstdiff infers it, of a GPU, of
-    models without attention, beside caches in blocks, and where other kernels take the products."""
+    models without attention, beside caches in blocks, and where other kernels take the products. And beside weights in blocks: through
+    several layers such a class has room for bugs of a layer, which one that is inferred has to repeat rows to excuse."""
     if settings.gpu_layers != 0 or llama_cpp.llama_model_is_recurrent(model):
         return ""
     if platform.machine() not in ("x86_64", "AMD64") or OTHER_KERNELS.search(_system_info()):
         return ""
     if settings.flash_attn:  # short batches sum V in binary16, long ones in binary32
         return "ggml-cpu-fa" if settings.kv_type == "f16" else ""
+    if not WITHOUT_BLOCKS.search(_description(model)):
+        return ""
     return {"f16": "ggml-cpu", "f32": "ggml-cpu-f32kv"}.get(settings.kv_type, "")
+
+
+def _description(model: Any) -> str:
+    """The architecture, the size, and the type of most matrices as the file says or as llama.cpp counts: "qwen2 ?B F16"."""
+    text = ctypes.create_string_buffer(256)
+    llama_cpp.llama_model_desc(model, text, len(text))
+    return text.value.decode(errors="replace")
 
 
 def _system_info() -> str:
@@ -187,7 +199,7 @@ def record(
     generate   then so many tokens of llama.cpp's own choice, the likeliest each time
     patterns   which nodes to record
     numerics   where this build rounds, when you know (docs/verdicts.md); "": on a CPU that follows from the settings (ggml-cpu,
-               ggml-cpu-f32kv, ggml-cpu-fa), else firstdiff infers it from the numbers
+               ggml-cpu-f32kv, ggml-cpu-fa) beside weights in F32, F16 and BF16, else firstdiff infers it from the numbers
     weights    keep a hash of every weight's rows, as llama.cpp holds them: weights are compared before any op. Types other than
                F32, F16 and BF16 take the package gguf; what lies on a GPU or is packed again is left out
     verify     run again without recording; other logits in any bit are an error
