@@ -28,7 +28,7 @@ typedef struct fd_comparison {
     int32_t explained_node, explained_pos;
     bool explained;
     fd_hypothesis likely; /* by it the candidate's class was found; of FD_GUESS_NONE: it was not found so */
-    int32_t likely_at;    /* at the node before this one; 0: nowhere */
+    int32_t likely_at;    /* 1 + the node where it is; 0: nowhere */
     bool own_ways;        /* from n_pos on, each side follows its own choices, and is judged on its own tokens */
 } fd_comparison;
 

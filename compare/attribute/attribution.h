@@ -89,10 +89,8 @@ typedef struct fd_attribution_options {
     bool records_rounded;  /* likewise */
     const bool *unrounded; /* [n_node] likewise, with values_alone; NULL: none */
     const char *kv_type;   /* likewise; NULL: what the trace says */
-    int32_t
-        shown_at; /* by the node before this one the class was found, with a bug: its odd rows are a suspect, however much
-                              of them the class has room for; 0: not so */
-    int32_t n_ref_pos; /* positions from here on have no reference: other tokens were fed; 0: all have one */
+    int32_t shown_at;      /* 1 + the node whose bug showed the class, a suspect whatever has room for it; 0: none */
+    int32_t n_ref_pos;     /* positions from here on have no reference: other tokens were fed; 0: all have one */
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
     void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;

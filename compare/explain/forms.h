@@ -5,7 +5,7 @@
 #include "compare/explain/explanation.h"
 #include "compare/verdict.h"
 
-/* Does `best` give the values, and is `other`, which is not clearly beyond, a form of the same function at the same nodes? */
+/* Of `best`, which gives the values: is `other`, which is not clearly beyond, a form of the same function at the same nodes? */
 bool fd_is_other_form(const fd_explain_fit *best, const fd_explain_fit *other);
 
 /* Of explanation->forms: the first summary lists those that remain; of one alone it is its own. */
