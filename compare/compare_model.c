@@ -48,7 +48,7 @@ fd_attribution_options fd_comparison_options(const fd_comparison *c, int which) 
 fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_attribution *of, int side) {
     fd_attribution_options how = fd_comparison_options(c, side);
     fd_diagnose_options ask = fd_diagnose_question(&how, of);
-    ask.likely = side == FD_CANDIDATE && c->likely.guess != FD_GUESS_NONE ? &c->likely : NULL;
+    ask.likely = side == FD_CANDIDATE && c->likely_at > 0 ? &c->likely : NULL;
     return ask;
 }
 

@@ -20,7 +20,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     bool own = false;
     int32_t other = -1;
     if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates)) return FD_OK;
-    if (c->likely.guess != FD_GUESS_NONE) return FD_OK; /* a bug showed the class */
+    if (c->likely_at > 0) return FD_OK; /* a bug showed the class */
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));

@@ -233,7 +233,6 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     forget_attribution(c, FD_CANDIDATE, out);
     FD_TRY(attribute_side(c, FD_CANDIDATE, shown, &unused, out, err));
     if (out->found && out->first.node < at.node) { /* no engine's that was right until there */
-        c->likely.guess = FD_GUESS_NONE;
         c->likely_at = 0;
         forget_attribution(c, FD_CANDIDATE, out);
         return attribute_side(c, FD_CANDIDATE, was, &unused, out, err);

@@ -236,6 +236,12 @@ Test(steps, one_side_turned_on_is_the_other_turned_back) {
     close_model(&b);
 }
 
+/* Where row i of all heads' rows stands for an op that gives each K head its group of them, if head h is to read K's h modulo their number. */
+static int64_t place_of(int64_t i, int64_t n_head, int64_t n_kv_head) {
+    const int64_t h = i % n_head;
+    return i - h + h % n_kv_head * (n_head / n_kv_head) + h / n_kv_head;
+}
+
 /* Query head h reads K's head h modulo their number. In two rows an element of q fell to the other side of a step of binary16 before. */
 static void modulo_beside_a_step(const fd_op_args *args) {
     const fd_node *q = &args->graph->nodes[args->node->input[0]];
@@ -246,18 +252,15 @@ static void modulo_beside_a_step(const fd_op_args *args) {
     fd_op_args own = *args;
     cr_assert(sorted && n_kv_head > 1);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t h = i % n_head, place = i - h + h % n_kv_head * (n_head / n_kv_head) + h / n_kv_head;
+        const int64_t place = place_of(i, n_head, n_kv_head), pos = args->pos0 + i / n_head;
         memcpy(sorted + place * dim, (const float *)args->in[0] + i * dim, sizeof *sorted * (size_t)dim);
-        const int64_t pos = args->pos0 + i / n_head;
         if (pos == 2 || pos == 4) sorted[place * dim] *= 1 + 0x1p-10f;
     }
     own.in[0] = sorted;
     own.out = scores;
     run_clean(&own);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t h = i % n_head, place = i - h + h % n_kv_head * (n_head / n_kv_head) + h / n_kv_head;
-        memcpy(out + i * n_key, scores + place * n_key, sizeof *out * (size_t)n_key);
-    }
+    for (int64_t i = 0; i < n; i++)
+        memcpy(out + i * n_key, scores + place_of(i, n_head, n_kv_head) * n_key, sizeof *out * (size_t)n_key);
     free(sorted);
 }
 
