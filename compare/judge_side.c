@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "compare/attribute/draws.h"
 #include "compare/attribute/rival.h"
 #include "compare/attribute/typical.h"
 #include "compare/attribute/unrounded.h"
@@ -101,6 +102,24 @@ static fd_code look_before_rounding(fd_comparison *c, int which, fd_attribution_
     return attribute_in_class(c, which, how, out, err);
 }
 
+/* Nothing was found with the room that any steps may need: again with what other engines of the class leave, where that is less than what is
+ * left of the candidate's. */
+static fd_code set_against_draws(fd_comparison *c, int which, bool known, const fd_attribution_options *options,
+                                 fd_attribution *out, fd_error *err) {
+    fd_attribution_options how = *options;
+    fd_draws draws;
+    if (which != FD_CANDIDATE || out->found) return FD_OK;
+    how.numerics = out->numerics;
+    fd_code code = fd_draws_measure(&how, out, known, &draws, err);
+    if (code == FD_OK && fd_draws_show_a_bug(&draws, how.graph)) {
+        how.draws = &draws;
+        forget_attribution(c, which, out);
+        code = attribute_in_class(c, which, &how, out, err);
+    }
+    fd_draws_free(&draws);
+    return code;
+}
+
 /* Again where a bug refutes the inferred class. */
 static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_class *given, fd_judged_class *class_,
                               fd_attribution *out, fd_error *err) {
@@ -115,9 +134,11 @@ static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_cla
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(unfuse_attention(&how, out, err));
     if (class_->source == FD_CLASS_INFERRED && how.numerics == out->numerics)
         FD_TRY(fd_refute_unfused_class(&how, out, &class_->evidence, err));
-    if (how.numerics == out->numerics) return FD_OK;
-    forget_attribution(c, which, out);
-    return attribute_in_class(c, which, &how, out, err);
+    if (how.numerics != out->numerics) {
+        forget_attribution(c, which, out);
+        FD_TRY(attribute_in_class(c, which, &how, out, err));
+    }
+    return set_against_draws(c, which, class_->source != FD_CLASS_INFERRED, &how, out, err);
 }
 
 /* A class was given that keeps binary32 tensors, and the trace has none. */

@@ -103,13 +103,6 @@ static fd_code attribute_node(attributing *a, const fd_node *node, const fd_repl
 
 /* ---- all of it ---- */
 
-/* Nobody knows what the node, or one that it was replayed through, was computed with. */
-static bool unattributable(const fd_attribution_options *o, int32_t node, int32_t span_first) {
-    for (int32_t i = span_first; o->unjudged && i <= node; i++)
-        if (o->unjudged[i]) return true;
-    return false;
-}
-
 static fd_code attribute_range(attributing *a, fd_error *err) {
     const fd_graph *graph = a->o->graph;
     const fd_replay_plan *plan = &a->plan;
@@ -121,7 +114,7 @@ static fd_code attribute_range(attributing *a, fd_error *err) {
         if (!needed[i]) continue;
         bool wanted = !in_gap && plan->judged[i];
         FD_TRY(fd_replay_node(a->replay, i, wanted, &rows, err));
-        if (wanted && !unattributable(a->o, i, rows.span_first))
+        if (wanted && !fd_is_unattributable(a->o, i, rows.span_first))
             FD_TRY(attribute_node(a, &graph->nodes[i], &rows, err));
         if (a->o->progress)
             a->o->progress(a->o->user, (int64_t)a->pos0 * graph->n_node + (i + 1) * (int64_t)a->n_range,
@@ -196,7 +189,10 @@ static fd_code add_residuals(attributing *a, fd_error *err) {
     fd_node_finding *found = malloc(sizeof *found * (size_t)n_node);
     if (!found) return fd_fail(err, FD_ERR_MEMORY, "judging %d nodes: out of memory", n_node);
     fd_code code = fd_residuals_judge(&a->residuals, found, a->out->suspect, err);
-    for (int32_t i = 0; i < n_node; i++) a->out->uses_room[i] = a->residuals.n_room[i] > 0;
+    for (int32_t i = 0; i < n_node; i++) {
+        a->out->uses_room[i] = a->residuals.n_room[i] > 0;
+        a->out->n_moved[i] = a->residuals.n_moved[i];
+    }
     for (int32_t i = 0; i < n_node && code == FD_OK; i++)
         if (found[i].finding != FD_FOUND_NOTHING && a->out->introduced[i].finding == FD_FOUND_NOTHING)
             record_finding(a, &found[i]);
@@ -230,8 +226,9 @@ static fd_code open_replay(attributing *a, fd_error *err) {
     out->introduced = calloc(n, sizeof *out->introduced);
     out->suspect = calloc(n, sizeof *out->suspect);
     out->uses_room = calloc(n, sizeof *out->uses_room);
+    out->n_moved = calloc(n, sizeof *out->n_moved);
     if (!a->step_of || !a->in_ref || !a->growth || !a->steps || !a->vague || !a->rows || !out->z || !out->finding ||
-        !out->introduced || !out->suspect || !out->uses_room)
+        !out->introduced || !out->suspect || !out->uses_room || !out->n_moved)
         return fd_fail(err, FD_ERR_MEMORY, "judging %zu nodes: out of memory", n);
     FD_TRY(fd_replay_plan_make(o, &a->plan, err));
     number_steps(a);
@@ -259,6 +256,7 @@ static fd_code open_replay(attributing *a, fd_error *err) {
                              .records_rounded = o->records_rounded,
                              .kv_type = o->kv_type,
                              .values_alone = o->values_alone,
+                             .draw = o->draw,
                              .n_output = out->n_output};
     return fd_replay_open(&how, &a->replay, err);
 }

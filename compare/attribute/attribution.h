@@ -56,7 +56,8 @@ typedef struct fd_attribution {
     uint8_t *finding;            /* [n_node] worst of each node; owned */
     fd_node_finding *introduced; /* [n_node] the first of each node that introduced something; owned */
     fd_node_finding *suspect;    /* [n_node] as fd_residuals_judge has it, or fd_suspect_large_errors; owned */
-    bool *uses_room; /* [n_node] most of its rows have more left than binary32 leaves, whatever steps may; owned */
+    int32_t *n_moved; /* [n_node] rows reached through unrecorded tensors, with more left than binary32 leaves; owned */
+    bool *uses_room;  /* [n_node] most of its rows have more left than binary32 leaves, whatever steps may; owned */
     int64_t n_inconclusive;       /* rows of spans whose τ exceeds half of the tensor: not judged */
     fd_node_finding inconclusive; /* the first of them */
     char missing[256]; /* "blk.0.attn_q, …": what to record so that the first finding narrows; "" nothing */
@@ -94,8 +95,10 @@ typedef struct fd_attribution_options {
     void (*on_row)(void *user, const fd_attribution_row *row); /* shown every judged row; may be NULL */
     void (*progress)(void *user, int64_t done, int64_t total); /* after each node, in rows of nodes; may be NULL */
     void *user;
-    bool rows_alone;   /* on_row is all that is asked for: nothing is found */
-    bool values_alone; /* nor are bounds: each row's tau is 0. A fifth of the work or less */
+    bool rows_alone;              /* on_row is all that is asked for: nothing is found */
+    bool values_alone;            /* nor are bounds: each row's tau is 0. A fifth of the work or less */
+    int32_t draw;                 /* as in fd_replay_options, with values_alone */
+    const struct fd_draws *draws; /* what other engines of the class leave (draws.h); NULL: not known */
     bool sample; /* judge the first 8 and last 8 positions of the first, middle and last layer (to infer a class); the
                     first 16 where replaying what lies between would take more work than they do */
 } fd_attribution_options;

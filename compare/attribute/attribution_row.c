@@ -88,3 +88,9 @@ fd_node_finding fd_attribute_row(const fd_attribution_row *row, double *growth) 
     }
     return f;
 }
+
+bool fd_is_unattributable(const fd_attribution_options *options, int32_t node, int32_t span_first) {
+    for (int32_t i = span_first; options->unjudged && i <= node; i++)
+        if (options->unjudged[i]) return true;
+    return false;
+}

@@ -11,6 +11,9 @@
 /* growth [2], may be NULL: Σ(c − r)² and Σ r² of the row are added. */
 fd_node_finding fd_attribute_row(const fd_attribution_row *row, double *growth);
 
+/* Nobody knows what the node, or one from span_first on, which it was replayed through, was computed with. */
+bool fd_is_unattributable(const fd_attribution_options *options, int32_t node, int32_t span_first);
+
 /* By step, then node, then position. */
 bool fd_finding_earlier(const fd_node_finding *a, const fd_node_finding *b);
 

@@ -53,6 +53,7 @@ void fd_attribution_free(fd_attribution *attribution) {
     free(attribution->introduced);
     free(attribution->suspect);
     free(attribution->uses_room);
+    free(attribution->n_moved);
     attribution->suspect = NULL;
     attribution->z = NULL;
     attribution->finding = NULL;

@@ -70,7 +70,7 @@ fd_code fd_residuals_open(const fd_attribution_options *options, const bool *who
     const fd_trace *trace = options->cand;
     const int32_t n_pos = options->n_pos;
     size_t n = (size_t)graph->n_node * (size_t)n_pos;
-    *out = (fd_residuals){.graph = graph, .n_pos = n_pos, .shown_at = options->shown_at};
+    *out = (fd_residuals){.graph = graph, .n_pos = n_pos, .shown_at = options->shown_at, .draws = options->draws};
     out->n_first = prompt_of(trace);
     out->left = malloc(sizeof *out->left * (n + 1));
     out->far = calloc(n + 1, sizeof *out->far);
@@ -80,8 +80,9 @@ fd_code fd_residuals_open(const fd_attribution_options *options, const bool *who
     out->routed = calloc((size_t)graph->n_node, sizeof *out->routed);
     out->unsure = calloc((size_t)graph->n_node, sizeof *out->unsure);
     out->n_room = calloc((size_t)graph->n_node, sizeof *out->n_room);
+    out->n_moved = calloc((size_t)graph->n_node, sizeof *out->n_moved);
     if (!out->left || !out->far || !out->begins || !out->odd || !out->cached || !out->routed || !out->unsure ||
-        !out->n_room)
+        !out->n_room || !out->n_moved)
         return fd_fail(err, FD_ERR_MEMORY, "residuals of %d nodes: out of memory", graph->n_node);
     for (size_t i = 0; i < n; i++) out->left[i] = -1;
     for (int32_t s = 1; s < fd_trace_n_step(trace); s++)
@@ -103,6 +104,7 @@ void fd_residuals_free(fd_residuals *r) {
     free(r->routed);
     free(r->unsure);
     free(r->n_room);
+    free(r->n_moved);
     *r = (fd_residuals){0};
 }
 
@@ -130,11 +132,18 @@ double fd_row_oddness(const fd_attribution_row *row) {
 /* Int8 blocks, all of them rounded another way, leave 2 % of a layer, 3.5 of one of 256 elements in decode; of layers one after the other that
  * by the root of their number: of logits behind four, 4 %. */
 #define BEYOND_STEPS 0.045
+#define ODD          1.000001
 
 static double beyond_steps(const fd_residuals *r, const fd_attribution_row *row) {
     const int32_t first = r->graph->nodes[row->span_first].layer, last = row->node->layer,
                   end = last < 0 ? r->graph->hparams.n_layer : last + 1, n_layer = end - (first < 0 ? 0 : first);
     return BEYOND_STEPS * (r->blocks && n_layer > 1 ? sqrt(n_layer) : 1);
+}
+
+/* More is left than other engines of the class leave, or, where none were drawn, than any steps do. */
+static bool is_far(const fd_residuals *r, const fd_attribution_row *row, double oddness) {
+    const double beyond = r->draws ? fd_draws_beyond(r->draws, row->node->id, row->pos) : -1;
+    return beyond >= 0 ? beyond > 1 : !(oddness <= 1) && !(fd_row_left(row) <= beyond_steps(r, row));
 }
 
 static void note_first(fd_node_finding *first, const fd_attribution_row *row, const fd_node_finding *finding) {
@@ -149,10 +158,12 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
     if (r->unsure[id]) return false;
     double oddness = fd_row_oddness(row);
+    const bool has_room = fd_row_left(row) > binary32_leaves(row), far = is_far(r, row, oddness);
+    if (far) oddness = fmax(oddness, ODD); /* though some steps leave as much */
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
-    r->n_room[id] += fd_row_left(row) > binary32_leaves(row) ? 1 : -1;
-    bool far = !(oddness <= 1) && !(fd_row_left(row) <= beyond_steps(r, row));
     r->far[(int64_t)id * r->n_pos + row->pos] = far;
+    r->n_moved[id] += has_room;
+    r->n_room[id] += has_room ? 1 : -1;
     if (oddness >= FD_RESIDUAL_LEAST) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_NOTED], row, finding);
     if (oddness <= 1) return true;
     note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_ODD], row, finding);

@@ -18,6 +18,7 @@
 #define FD_COMPARE_ATTRIBUTE_RESIDUALS_H
 
 #include "compare/attribute/attribution.h"
+#include "compare/attribute/draws.h"
 
 /* A row is odd where more is left than binary32 leaves of a layer (10^-7 measured, 10^-6 of a deep model's logits) and of
  * RoPE's angles, which engines round to binary32: by 2^-24 of the position, four times allowed. */
@@ -37,13 +38,15 @@ typedef struct fd_residuals {
     bool *far;              /* [n_node, n_pos] more is left than int8 blocks, all rounded another way, leave; owned */
     fd_node_finding
         *odd; /* [n_node, FD_FIRST_COUNT] the first row that is odd, far, odd after the first step, not tiny; owned */
-    bool *cached;     /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
-    bool *routed;     /* [n_node] behind an unrecorded choice of experts: another one leaves any amount; owned */
-    bool *unsure;     /* [n_node] computed through a product that the class may round or not; owned */
-    int32_t *n_room;  /* [n_node] rows with more left than binary32 leaves, less those with no more; owned */
-    int32_t shown_at; /* as fd_attribution_options has it */
-    float much;       /* in fd_row_oddness: more than one value that fell to the other side leaves of a layer */
-    bool blocks;      /* the class makes int8 blocks of what products read */
+    bool *cached;          /* [n_node] behind an unrecorded cache, in a class that rounds to steps; owned */
+    bool *routed;          /* [n_node] behind an unrecorded choice of experts: another one leaves any amount; owned */
+    bool *unsure;          /* [n_node] computed through a product that the class may round or not; owned */
+    int32_t *n_moved;      /* [n_node] rows with more left than binary32 leaves; owned */
+    int32_t *n_room;       /* [n_node] rows with more left than binary32 leaves, less those with no more; owned */
+    int32_t shown_at;      /* as fd_attribution_options has it */
+    const fd_draws *draws; /* likewise */
+    float much;            /* in fd_row_oddness: more than one value that fell to the other side leaves of a layer */
+    bool blocks;           /* the class makes int8 blocks of what products read */
 } fd_residuals;
 
 /* Of options->graph, ->numerics, ->cand and ->n_pos. `whole` [n_node]: recorded at every position (plan.h). Where some rows alone were recorded, as the last of each step, the others came

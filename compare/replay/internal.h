@@ -99,6 +99,9 @@ fd_code fd_replay_flip_error(const fd_replay *replay, const fd_node *node, const
 /* The same for a row of a cache in binary16, of any unrecorded input. *out NULL: none is rounded. */
 fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, double **out, fd_error *err);
 
+/* A row that was not recorded, for options->draw. */
+void fd_replay_move_last_bits(const fd_replay *replay, const fd_node *node, double *row, int32_t pos, int64_t stride);
+
 /* Stores the samples of what a node hands on. */
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err);
 

@@ -148,6 +148,12 @@ fd_code fd_replay_cache_flips(const fd_replay *replay, const fd_node *node, doub
 }
 
 /* Recorded rows as they are, others as replayed from the inputs' samples, each with a rounding of its own. */
+/* What a cache keeps, and a choice of experts, is what became of moved values. */
+void fd_replay_move_last_bits(const fd_replay *replay, const fd_node *node, double *row, int32_t pos, int64_t stride) {
+    if (replay->o.draw > 0 && node->op != FD_OP_KV_WRITE && node->op != FD_OP_TOP_K)
+        fd_samples_move_last_bits(row, stride, node->id, pos, replay->o.draw);
+}
+
 fd_code fd_replay_store_samples(fd_replay *replay, const fd_node *node, int64_t stride, int64_t before, fd_error *err) {
     fd_node_state *state = &replay->state[node->id];
     int64_t n = replay->n_pos * stride;

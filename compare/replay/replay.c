@@ -173,10 +173,11 @@ static fd_code store_state(fd_replay *replay, const fd_node *node, int64_t strid
     bool narrower = (stored == FD_F16 || stored == FD_BF16) && !is_as_kept(replay, node, stored);
     double u = narrower ? fd_dtype_roundoff(stored) : 0, tiny = narrower ? fd_dtype_tiny(stored) : 0;
     if (replay->o.records_rounded && !cache) u = replay->o.numerics->u_out, tiny = replay->o.numerics->tiny_out;
-    const double *rows = fd_replay_reads_unrounded(replay, node) ? own_rows(replay, node, stride) : replay->candidate;
+    double *rows = fd_replay_reads_unrounded(replay, node) ? own_rows(replay, node, stride) : replay->candidate;
     bool any_missing = false;
     for (int32_t r = 0; r < replay->n_pos; r++) {
         any_missing |= !replay->recorded[r];
+        if (!replay->recorded[r]) fd_replay_move_last_bits(replay, node, rows + r * stride, replay->pos0 + r, stride);
         for (int64_t i = r * stride; i < (r + 1) * stride; i++) {
             double c = rows[i];
             x[before + i] = c;

@@ -32,6 +32,9 @@ typedef struct fd_replay_options {
     bool records_rounded; /* what was recorded was rounded to the class's 16 bits after its readers had it */
     const char *kv_type;  /* of the cache, as fd_kv_types_parse reads it; NULL: what the trace says */
     bool values_alone;    /* bounds are not asked for: tau is 0 throughout */
+    int32_t
+        draw; /* values alone, of another engine of the class: last bits of what was not recorded are moved, this tells the engines apart;
+                     0: none are */
 } fd_replay_options;
 
 /* Everything in the options is borrowed. FD_ERR_INPUT when a recorded tensor does not have the graph's shape

@@ -13,6 +13,9 @@ void fd_samples_move(float *rows, const double *tau, int64_t n, int32_t node, in
 
 void fd_samples_move_f64(double *rows, const double *tau, int64_t n, int32_t node, int64_t first, int sample);
 
+/* Moves each of row[0 … n) by as much as the last bits of other sums would; `draw` says which way. */
+void fd_samples_move_last_bits(double *row, int64_t n, int32_t node, int32_t pos, int32_t draw);
+
 /* Adds to squares[0 … n) how far a sample is from `rows`, squared; of what is not finite, nothing. */
 void fd_samples_add_squares(const double *sample, const double *rows, int64_t n, double *squares);
 void fd_samples_add_squares_f32(const float *sample, const float *rows, int64_t n, double *squares);
