@@ -221,6 +221,12 @@ static inline int32_t fd_node_first_seen(const fd_node *scores, int32_t pos) {
     return scores->chunked ? pos - pos % scores->window : pos - scores->window + 1;
 }
 
+/* A score behind a mask: -Inf, or what a type's lowest value, binary16's at least, or a number like -1e30 and a score add up to. No weight is left
+ * of it, however wide the type is. */
+static inline bool fd_score_is_hidden(double score) {
+    return score < -6e4;
+}
+
 /* ATTN_TEMPERATURE's factor at a position. */
 static inline double fd_node_temperature(const fd_node *node, int64_t pos) {
     return fd_attn_temperature(pos + node->first, node->length, node->scale);

@@ -94,3 +94,16 @@ fd_code fd_guess_keys_at(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_e
     }
     return node->op != args->node->op && n_kv <= 64 ? try_runs_of_keys(t, h, n_kv, err) : FD_OK;
 }
+
+/* How many positions a cache has that is made once: a few more than are fed, else a round number. */
+enum { MOST_SPARE = 64, ROUND_TO = 64, MOST_ROUND = 1024, MOST_SLOTS = 8192 };
+
+fd_code fd_guess_slots_at(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
+    const int32_t n_kv = t->all.request->args.n_kv;
+    (void)node;
+    for (h.n = n_kv + 1; h.n <= MOST_SLOTS && !fd_trial_fits(t);) {
+        FD_TRY(fd_trial_try(t, &h, err));
+        h.n = h.n < n_kv + MOST_SPARE ? h.n + 1 : h.n < MOST_ROUND ? h.n + ROUND_TO - h.n % ROUND_TO : 2 * h.n;
+    }
+    return FD_OK;
+}

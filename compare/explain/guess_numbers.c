@@ -206,6 +206,8 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
         FD_TRY(
             for_nodes_of(t, op, (fd_hypothesis){.guess = FD_GUESS_KEYS, .ops = op + 1}, fd_guess_keys_at, parts, err));
     }
+    const fd_hypothesis slots = {.guess = FD_GUESS_SLOTS, .ops = FD_OP_ATTN_SOFTMAX + 1};
+    FD_TRY(for_nodes_of(t, FD_OP_ATTN_SOFTMAX, slots, fd_guess_slots_at, parts, err));
     if (!fd_trial_many_layers(t) && !t->heads && !t->n_rank) /* no head and no rank has its own */
         FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_SCALING}, try_scalings, false, err));
     return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);

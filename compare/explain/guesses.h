@@ -13,6 +13,9 @@ fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
 enum { FD_MOST_ROWS_OF_TILE = 16 };
 fd_code fd_guess_keys_at(fd_trial *trial, fd_hypothesis h, const fd_node *node, fd_error *err);
 
+/* Slots of a cache that are empty, and are not hidden; likewise. */
+fd_code fd_guess_slots_at(fd_trial *trial, fd_hypothesis h, const fd_node *node, fd_error *err);
+
 /* Of the node asked about: all its values are one number, or single ones were dropped (guess_elements.c). */
 fd_code fd_guess_elements(fd_trial *trial, fd_error *err);
 

@@ -41,6 +41,7 @@ static fd_op op_of(const fd_hypothesis *h) {
     case FD_GUESS_CLAMP:
     case FD_GUESS_OWN:
     case FD_GUESS_KEYS:
+    case FD_GUESS_SLOTS:
     case FD_GUESS_CAP:
     case FD_GUESS_FACTOR:
     case FD_GUESS_ORDER:

@@ -34,6 +34,7 @@ typedef enum fd_guess {
     FD_GUESS_UNWRITTEN,    /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,        /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
     FD_GUESS_KEYS, /* softmax does not see some keys: `which` is fd_key_rule; with `first` their scores are `value`, not -Inf */
+    FD_GUESS_SLOTS, /* softmax counts every slot of a cache of `n` positions: those nobody wrote have a score of 0, and values of 0 */
     FD_GUESS_BLOCKS, /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
     FD_GUESS_TOKEN,  /* an embedding reads the row of another token: `which` is fd_token_rule */
     /* how it computes */
@@ -216,7 +217,7 @@ uint64_t fd_hypothesis_right_map(const fd_hypothesis *h);
 /* The bias that goes with `weight` by its name, where the node adds one that is as large; -1. */
 int32_t fd_bias_of_weight(const fd_graph *graph, int32_t weight, const fd_node *node);
 
-/* Attention's scores read the cache of K, and what it mixes that of V. */
+/* Scores read K's cache, what is mixed V's. */
 bool fd_reads_kv_cache(const fd_node *node);
 
 /* Does it say anything about this node? For a fault that means editing it: fd_hypothesis_edit knows. */
@@ -235,7 +236,6 @@ void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, 
 
 /* Int8 blocks as another class has them: no bug of this one. */
 bool fd_hypothesis_is_another_class(const fd_hypothesis *h);
-
 /* Is some of the cache fitted to what attention made of it? */
 bool fd_hypothesis_fits_cache(const fd_hypothesis *h);
 

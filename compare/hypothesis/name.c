@@ -65,6 +65,7 @@ const char *fd_hypothesis_name(const fd_hypothesis *h) {
     case FD_GUESS_OWN: return own_name(h);
     case FD_GUESS_CAP: return h->which ? "other_attn_softcap" : "other_softcap";
     case FD_GUESS_KEYS: return "keys_hidden";
+    case FD_GUESS_SLOTS: return "cache_empty_slots";
     case FD_GUESS_BLOCKS: return "other_blocks";
     case FD_GUESS_TOKEN:
         return h->which != FD_TOKEN_BEFORE ? "other_token" : h->n < 0 ? "later_token" : "earlier_token";

@@ -7,7 +7,7 @@
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
-    if (h->guess == FD_GUESS_TILES) return node->op == FD_OP_ATTN_SOFTMAX;
+    if (h->guess == FD_GUESS_TILES || h->guess == FD_GUESS_SLOTS) return node->op == FD_OP_ATTN_SOFTMAX;
     if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            (h->guess == FD_GUESS_CAP && h->which == 0) || (h->guess == FD_GUESS_CLAMP && h->which != 3) ||
@@ -244,6 +244,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     int64_t n_row = out->n_row, width = out->width, n = n_row * width;
     if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, out->pos0, n_row, width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, out->pos0, n_row, width);
+    if (h->guess == FD_GUESS_SLOTS) fd_hypothesis_count_slots(h, out->in[0], rows, out->pos0, n_row, width);
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP && h->which == 0; i++)
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++)

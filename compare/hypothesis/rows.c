@@ -60,6 +60,21 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
                 rows[r * width + i] = h->first ? (float)h->value : -INFINITY;
 }
 
+/* The largest weight w of a row, and its score s, give what softmax divided by: Σ = e^s / w. Each empty slot adds e^0 to that. */
+void fd_hypothesis_count_slots(const fd_hypothesis *h, const float *scores, float *rows, int32_t pos0, int64_t n_row,
+                               int64_t width) {
+    const int64_t n_kv = pos0 + n_row;
+    for (int64_t at = 0; at < n_row * width; at += n_kv) {
+        const int64_t own = pos0 + at / width, n_empty = h->n - own - 1;
+        int64_t most = 0;
+        for (int64_t key = 1; key <= own; key++)
+            if (rows[at + key] > rows[at + most]) most = key;
+        const double empty =
+            n_empty > 0 ? (double)n_empty * exp(-(double)scores[at + most]) * (double)rows[at + most] : 0;
+        for (int64_t key = 0; key <= own; key++) rows[at + key] = (float)((double)rows[at + key] / (1 + empty));
+    }
+}
+
 /* A row of weights has `width` = n_head · n_kv elements. */
 static void leave_out_tile(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width) {
     int64_t n_kv = pos0 + n_row;

@@ -226,6 +226,7 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
     case FD_GUESS_EXPERTS:
     case FD_GUESS_HEAD_NUMBERS:
     case FD_GUESS_UNWRITTEN:
+    case FD_GUESS_SLOTS:
     case FD_GUESS_KEYS: fd_hypothesis_attention_text(h, graph, to, size); break;
     case FD_GUESS_STATE: state_text(h, to, size); break;
     case FD_GUESS_STATISTIC: statistic_text(h, to, size); break;

@@ -116,9 +116,13 @@ fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_nod
     }
     *present = true;
     if (!node->over_kv) return FD_OK;
-    double padding = node->op == FD_OP_ATTN_SCORES ? -INFINITY : 0;
+    const double padding = node->op == FD_OP_ATTN_SCORES ? -INFINITY : 0;
+    const int32_t first = node->op == FD_OP_ATTN_SCORES ? fd_node_first_seen(node, pos) : 0;
     for (int64_t h = 0; h < node->shape[0]; h++)
-        for (int32_t t = 0; t < n_kv; t++) row[h * n_kv + t] = t <= pos ? scratch[h * (pos + 1) + t] : padding;
+        for (int32_t t = 0; t < n_kv; t++) {
+            const double *c = &scratch[h * (pos + 1) + t];
+            row[h * n_kv + t] = t > pos || (t < first && fd_score_is_hidden(*c)) ? padding : *c;
+        }
     return FD_OK;
 }
 

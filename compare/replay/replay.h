@@ -57,8 +57,8 @@ typedef struct fd_replayed {
 /* The next node. `wanted`: y and tau are needed also where the whole node is recorded. */
 fd_code fd_replay_node(fd_replay *replay, int32_t node, bool wanted, fd_replayed *out, fd_error *err);
 
-/* One recorded row, widened and padded to `stride` as executors lay it out for a batch that ends at n_kv. *present
- * is false when the trace does not hold it. `scratch` holds fd_node_elements(node, pos + 1). */
+/* One recorded row, widened and padded to `stride` as executors lay it out for a batch that ends at n_kv. Scores that a window hides by
+ * another number than -Inf (-1e30, a type's lowest) are -Inf, as an executor has them. *present is false when the trace does not hold it. `scratch` holds fd_node_elements(node, pos + 1). */
 fd_code fd_replay_read_row(const fd_trace *trace, int32_t in_trace, const fd_node *node, int32_t pos, int32_t n_kv,
                            double *scratch, double *row, bool *present, fd_error *err);
 

@@ -1,15 +1,9 @@
 #include "dumpers/import/masked.h"
 
-#define LOWEST (-6e4)
-
 int64_t fd_import_first_key(const fd_import_plan *plan, const char *node, int32_t pos) {
     const int32_t id = plan->graph ? fd_graph_find(plan->graph, node) : -1;
     const bool scores = id >= 0 && plan->graph->nodes[id].op == FD_OP_ATTN_SCORES;
     return scores ? fd_node_first_seen(&plan->graph->nodes[id], pos) : 0;
-}
-
-bool fd_import_is_hidden(double score) {
-    return score < LOWEST;
 }
 
 /* Of one array: keys before the window, or after the row's own position (those of its call: behind them are rows that nobody wrote). An engine
@@ -29,7 +23,7 @@ static fd_code look(fd_import_rows *rows, bool *masked, fd_error *err) {
         for (int k = 0; k < rank - 1; k++) n_line *= shape[k];
         for (int64_t i = 0; i < n_line * width && !*masked; i++) {
             const int64_t key = i % width + before;
-            *masked = (key < window || (key > pos && key < end)) && fd_import_is_hidden(data[i]);
+            *masked = (key < window || (key > pos && key < end)) && fd_score_is_hidden(data[i]);
         }
     }
     return FD_OK;

@@ -8,9 +8,6 @@
 /* The first key that a position sees, where `node` is scores; else 0. */
 int64_t fd_import_first_key(const fd_import_plan *plan, const char *node, int32_t pos);
 
-/* -Inf, or what a type's lowest value and a score add up to: binary16's at least. */
-bool fd_import_is_hidden(double score);
-
 /* Does a row of the node's arrays [n] hide a key that the window hides, or one after its own position? One that hides a single key may be the one
  * where the engine's window begins too late, so all rows are asked. */
 fd_code fd_import_find_mask(const fd_import_plan *plan, const fd_import_match *matches, size_t n, bool *masked,

@@ -118,13 +118,15 @@ static bool lies_alike(const fd_import_plan *plan, const fd_import_match *a, con
            plan->map->rules[a->rule].axis == plan->map->rules[b->rule].axis;
 }
 
-/* The axis of an array that lies alike, where one alone is as long as its step; -1. */
+/* The axis of an array that lies alike, where one alone is as long as its step; -1. A cache's positions are more than the step's, and its heads
+ * may be as wide as the step is long. */
 static int axis_of_others(const fd_import_plan *plan, const fd_import_match *m, int end) {
     for (size_t i = 0; i < plan->n_match; i++) {
         const fd_import_match *other = &plan->matches[i];
         const fd_source_tensor *t = fd_source_at(plan->source, other->tensor);
         int n = 0, axis = -1;
         if (t->rank != m->rank || t->step < 0 || !lies_alike(plan, m, other)) continue;
+        if (plan->map->rules[other->rule].rows == FD_NAME_MAP_ROWS_CACHE) continue;
         for (int k = 0; k < end; k++)
             if (t->shape[k] == plan->steps[other->step].n_pos) n++, axis = k;
         if (n == 1 && m->shape[axis] == plan->steps[m->step].n_pos) return axis;

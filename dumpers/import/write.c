@@ -170,7 +170,7 @@ static fd_code fill_row(const target *t, fd_import_rows *rows, int32_t pos, void
     int64_t first = window <= before || t->masked ? before : window;
     for (int64_t h = 0; h < t->shape[0]; h++)
         for (int64_t k = 0; k < n_kv; k++) {
-            bool own = k >= first && k <= pos && (k >= window || !fd_import_is_hidden(data[h * width + k - before]));
+            bool own = k >= first && k <= pos && (k >= window || !fd_score_is_hidden(data[h * width + k - before]));
             store(t->dtype, own ? data[h * width + k - before] : hidden, out, h * n_kv + k);
         }
     return FD_OK;

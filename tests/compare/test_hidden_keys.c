@@ -77,3 +77,60 @@ Test(hidden_keys, without_any_mask_there_is_no_window_and_that_is_one_bug) {
     }
     close_model(&b);
 }
+
+/* JAX' engines write a number of their own into every score that the mask hides. */
+static float mask_value;
+static void masked_by_a_number(const fd_op_args *a) {
+    run_clean(a);
+    for (int64_t i = 0; i < (int64_t)a->n_pos * a->node->shape[0] * a->n_kv; i++)
+        if (((float *)a->out)[i] == -INFINITY) ((float *)a->out)[i] = mask_value;
+}
+
+Test(hidden_keys, a_window_may_be_written_as_any_number_that_leaves_no_weight) {
+    static const float sound[] = {-1e30f, -2.3819763e38f, -65504.0f};
+    bench b = open_model(models[0]);
+    for (int32_t i = 0; i < b.graph->n_node; i++)
+        if (b.graph->nodes[i].op == FD_OP_ATTN_SCORES && b.graph->nodes[i].layer % 2 == 0) b.graph->nodes[i].window = 3;
+    b.ref = record(b.graph, (recording){0});
+    for (size_t k = 0; k < sizeof sound / sizeof *sound; k++) {
+        fd_graph *graph = graph_copy(&b);
+        for (int32_t i = 0; i < graph->n_node; i++)
+            if (graph->nodes[i].op == FD_OP_ATTN_SCORES) graph->nodes[i].override = masked_by_a_number;
+        mask_value = sound[k];
+        fd_verdict v = judged(&b, graph, (recording){.emulated = "f32"});
+        cr_expect_eq(v.status, FD_NOISE, "%g: %s", (double)mask_value, v.divergence.node);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
+/* A cache made once, zeros where nothing was written, and no mask in decode. */
+enum { SLOTS = 13 };
+static void empty_slots_in_decode(const fd_op_args *a) {
+    run_clean(a);
+    const float *scores = a->in[0];
+    for (int64_t at = 0; at < (int64_t)a->node->shape[0] * a->n_kv && a->n_pos == 1; at += a->n_kv) {
+        double sum = 0;
+        for (int64_t key = 0; key < SLOTS; key++) sum += key < a->n_kv ? exp((double)scores[at + key]) : 1;
+        for (int64_t key = 0; key < a->n_kv; key++)
+            ((float *)a->out)[at + key] = (float)(exp((double)scores[at + key]) / sum);
+    }
+}
+
+Test(hidden_keys, empty_slots_of_a_cache_are_counted) {
+    const char *const recorded[] = {all, fused, layers};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 3; i++) {
+        fd_graph *graph = spoiled_everywhere(&b, "attn_weights", empty_slots_in_decode);
+        fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .tensors = recorded[i]});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        const char *says = e->named ? e->remaining[0].summary : unnamed_of(e);
+        cr_expect(strstr(says, "every slot of a cache of 13 positions"), "%s: %s", recorded[i], says);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        forget(&b);
+    }
+    close_model(&b);
+}
