@@ -217,7 +217,7 @@ static fd_code direction_at(fd_trial *t, fd_hypothesis h, double value, directio
     fd_code code = fd_evaluate(t->few.bench, &h, node->id, false, &at, err);
     h.value = value + STEP;
     if (code == FD_OK) code = fd_evaluate(t->few.bench, &h, node->id, false, &further, err);
-    t->spent += 2 * r->products * (r->args.n_pos - r->n_unjudged);
+    fd_trial_spend_on_few(t, 2);
     bool known = at.state == FD_VARIANT_COMPUTED && further.state == FD_VARIANT_COMPUTED;
     for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride && known; i++) {
         double left = (double)r->output[i] - (double)at.rows[i], d = (double)further.rows[i] - (double)at.rows[i];

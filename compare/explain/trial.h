@@ -79,6 +79,7 @@ bool fd_trial_alone(const fd_trial *trial);
  * many times, is added to it. */
 bool fd_trial_exhausted(const fd_trial *trial);
 void fd_trial_spend(fd_trial *trial, const fd_explain_request *on, const fd_hypothesis *h, double times);
+void fd_trial_spend_on_few(fd_trial *trial, double times); /* whatever the hypothesis */
 
 /* By other steps: not to be tried. */
 bool fd_trial_is_refuted(const fd_trial *trial, const fd_hypothesis *h);

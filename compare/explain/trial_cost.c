@@ -1,9 +1,9 @@
 /* What trying costs, in multiplications. */
 #include "compare/explain/trial.h"
 
-/* Some seconds of a core; through several layers each has faults and numbers of its own, and it is twice that. */
+/* Some seconds of a core; through several layers each has faults and numbers of its own, and it is four times that. */
 #define MOST_SPENT      0x1.8p34
-#define MOST_SPENT_MANY 0x1.8p35
+#define MOST_SPENT_MANY 0x1.8p36
 
 bool fd_trial_exhausted(const fd_trial *t) {
     double most = t->all.request->most_spent;
@@ -21,6 +21,15 @@ static double share_computed(const fd_trial *t, const fd_hypothesis *h) {
     return 1 - (double)n / t->n_span;
 }
 
+/* Through several layers the rows before those that are judged are computed as well: what they leave in the caches is read. */
+static double products_of(const fd_trial *t, const fd_explain_request *on) {
+    return on->products * (on->args.n_pos - (fd_trial_many_layers(t) ? 0 : on->n_unjudged));
+}
+
 void fd_trial_spend(fd_trial *t, const fd_explain_request *on, const fd_hypothesis *h, double times) {
-    t->spent += times * share_computed(t, h) * on->products * (on->args.n_pos - on->n_unjudged);
+    t->spent += times * share_computed(t, h) * products_of(t, on);
+}
+
+void fd_trial_spend_on_few(fd_trial *t, double times) {
+    t->spent += times * products_of(t, t->few.request);
 }
