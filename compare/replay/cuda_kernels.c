@@ -121,19 +121,27 @@ static fd_code mix_row(const fd_op_args *args, fd_cuda_kernel k, int64_t r, cons
     const int64_t n_head = node->shape[0], dim = node->shape[1], n_kv_head = v_node->shape[0];
     const int64_t n = args->pos0 + r + 1, padded = (args->n_kv + KEYS_PADDED - 1) / KEYS_PADDED * KEYS_PADDED;
     const double *v = args->in[1];
-    float *column = malloc(2 * sizeof *column * (size_t)n), *weights = column + n;
-    if (!column) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    float *columns = malloc(sizeof *columns * (size_t)(n * (FD_HALF_LANES + 1))),
+          *weights = columns ? columns + n * FD_HALF_LANES : NULL;
+    if (!columns) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     for (int64_t h = 0; h < n_head; h++) {
         for (int64_t t = 0; t < n; t++) weights[t] = f32_through_f16((float)p[h * args->n_kv + t]);
-        for (int64_t d = 0; d < dim; d++) {
+        for (int64_t d = 0; d < dim; d += FD_HALF_LANES) {
             const double *from = v + (h / (n_head / n_kv_head)) * dim + d;
-            for (int64_t t = 0; t < n; t++) column[t] = (float)from[t * n_kv_head * dim];
-            const int64_t at = h * dim + d;
-            y[at] = k.how == FD_CUDA_PAIRS ? fd_half_pairs(column, weights, n, padded)
-                                           : fd_half_tiles(column, weights, n, 0, room ? &room[at] : NULL);
+            const int64_t left = dim - d < FD_HALF_LANES ? dim - d : FD_HALF_LANES, at = h * dim + d;
+            double sums[FD_HALF_LANES], own_room[FD_HALF_LANES] = {0};
+            for (int64_t t = 0; t < n; t++)
+                for (int64_t i = 0; i < FD_HALF_LANES; i++)
+                    columns[t * FD_HALF_LANES + i] = i < left ? (float)from[t * n_kv_head * dim + i] : 0;
+            if (k.how == FD_CUDA_PAIRS)
+                fd_half_pairs(columns, weights, n, padded, sums);
+            else
+                fd_half_tiles(columns, weights, n, 0, sums, own_room);
+            memcpy(y + at, sums, sizeof *y * (size_t)left);
+            if (room) memcpy(room + at, own_room, sizeof *room * (size_t)left);
         }
     }
-    free(column);
+    free(columns);
     return FD_OK;
 }
 
