@@ -14,6 +14,7 @@ struct fd_product_memo {
     entry *entries; /* [size], found by open addressing; owned */
     size_t size, n; /* a power of two; of these, used: half at most */
     size_t bytes, most;
+    size_t of_halves; /* of bytes: sums of binary16 */
 };
 
 enum { FIRST_SIZE = 1 << 10 };
@@ -83,12 +84,15 @@ static bool grow(fd_product_memo *memo) {
 
 /* Takes `rows`, unless it is known already or there is no room. */
 static bool take(fd_product_memo *memo, uint64_t hash, const fd_memo_key *key, double *rows, size_t bytes) {
+    const bool halves = key->kind == FD_MEMO_PAIRS || key->kind == FD_MEMO_TILES;
+    if (halves && memo->of_halves + bytes > memo->most / 2) return false;
     if (memo->bytes + bytes > memo->most || (2 * memo->n >= memo->size && !grow(memo))) return false;
     entry *to = place_of(memo, hash, key, rows);
     if (to->rows) return false;
     *to = (entry){hash, *key, rows};
     memo->n++;
     memo->bytes += bytes;
+    memo->of_halves += halves ? bytes : 0;
     return true;
 }
 

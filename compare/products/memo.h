@@ -10,18 +10,25 @@
 
 typedef struct fd_product_memo fd_product_memo;
 
-typedef enum fd_memo_kind { FD_MEMO_PRODUCT, FD_MEMO_SIZE, FD_MEMO_SQUARE } fd_memo_kind;
+/* PAIRS, TILES: sums of binary16, then what these may be off (replay/half_sums.h). */
+typedef enum fd_memo_kind {
+    FD_MEMO_PRODUCT,
+    FD_MEMO_SIZE,
+    FD_MEMO_SQUARE,
+    FD_MEMO_PAIRS,
+    FD_MEMO_TILES,
+} fd_memo_kind;
 
 /* Everything that a result depends on besides the vector. */
 typedef struct fd_memo_key {
     fd_memo_kind kind;
-    const void *weight, *bias;   /* their data, which live as long as the memo */
-    int32_t rounding;            /* what the weight is rounded to before (fd_dot_type and more); 0: nothing */
+    const void *weight, *bias; /* their data, which live as long as the memo */
+    int32_t rounding; /* what the weight is rounded to before (fd_dot_type and more); 0: nothing. Of TILES, the part */
     int64_t first_row, n_row, n; /* rows of the weight; elements of a vector */
 } fd_memo_key;
 
 /* Bytes that a memo keeps at most: sixteen positions of three layers and the logits of a model of 8·10^9 weights, which is what
- * classes are tried on, take 10^8. */
+ * classes are tried on, take 10^8. Sums of binary16 have half of it at most: there are as many of a row as cuBLAS has ways to split it. */
 #define FD_MEMO_MOST ((size_t)1 << 27)
 
 fd_product_memo *fd_product_memo_new(size_t most); /* NULL: out of memory, and then nothing is kept */

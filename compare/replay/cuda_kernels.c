@@ -93,14 +93,40 @@ static fd_code multiply_part(const fd_op_args *args, fd_cuda_kernel k, int64_t p
     return FD_OK;
 }
 
+/* A matrix, of one x. Other kernels are tried in every class, and sums of binary16 are as many as there are ways to split them, so these
+ * are remembered; not those of samples, which have no room. */
+static fd_code multiply_matrix(fd_product_memo *memo, const fd_op_args *args, fd_cuda_kernel k, int64_t part,
+                               const double *x, double *y, double *room, fd_error *err) {
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    const int64_t n_row = weight->n_row;
+    const fd_memo_key key = {.kind = k.how == FD_CUDA_PAIRS ? FD_MEMO_PAIRS : FD_MEMO_TILES,
+                             .weight = weight->data,
+                             .bias = bias ? bias->data : NULL,
+                             .rounding = (int32_t)part,
+                             .n_row = 2 * n_row,
+                             .n = weight->n_col};
+    if (!room || k.how == FD_CUDA_BLOCKS) return multiply_part(args, k, part, 0, n_row, 0, x, y, room, err);
+    const double *known = fd_product_memo_find(memo, &key, x);
+    double *both = known ? NULL : malloc(2 * sizeof *both * (size_t)n_row);
+    if (!known && !both) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
+    const fd_code code = known ? FD_OK : multiply_part(args, k, part, 0, n_row, 0, x, both, both + n_row, err);
+    if (!known && code == FD_OK) fd_product_memo_keep(memo, &key, x, both);
+    if (code == FD_OK) {
+        memcpy(y, known ? known : both, sizeof *y * (size_t)n_row);
+        memcpy(room, (known ? known : both) + n_row, sizeof *room * (size_t)n_row);
+    }
+    free(both);
+    return code;
+}
+
 /* Row `r` of a product with a weight; x are its inputs as they are. */
-fd_code fd_cuda_multiply_row(const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r, const double *x,
-                             double *y, double *room, fd_error *err) {
+fd_code fd_cuda_multiply_row(const fd_replay *replay, const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r,
+                             const double *x, double *y, double *room, fd_error *err) {
     const fd_node *node = args->node, *input = &args->graph->nodes[node->input[0]];
     const fd_weight *weight = args->weight[0];
     const int64_t n = weight->n_col;
     if (node->op == FD_OP_MATMUL)
-        return is_finite(x, n) ? multiply_part(args, k, part, 0, weight->n_row, 0, x, y, room, err) : FD_OK;
+        return is_finite(x, n) ? multiply_matrix(replay->o.memo, args, k, part, x, y, room, err) : FD_OK;
     const int64_t n_out = node->shape[1], x_rows = input->n_dim == 2 ? input->shape[0] : 1;
     for (int64_t i = 0; i < node->shape[0]; i++) { /* experts by rank, or heads */
         const double *own = x + (x_rows == 1 ? 0 : i) * n;
@@ -258,7 +284,7 @@ fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
         if (args.node->op == FD_OP_ATTN_MIX)
             code = mix_row(&as_they_are, k, r, x + r * width, y, room, err);
         else
-            code = fd_cuda_multiply_row(&as_they_are, k, 0, r, x + r * width, y, room, err);
+            code = fd_cuda_multiply_row(replay, &as_they_are, k, 0, r, x + r * width, y, room, err);
     }
     free(rounded);
     free(row);

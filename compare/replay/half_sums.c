@@ -49,7 +49,7 @@ static inline double ulp_of(double sum) {
 static inline double added_room(double sum, double largest, double room) {
     const double ulp = ulp_of(sum), at = fabs(sum) / ulp;
     const bool either_way = fabs(at - floor(at) - 0.5) * ulp <= CUT_OFF * largest;
-    return (room > 0) | either_way ? ulp : 0;
+    return ((room > 0) | either_way) ? ulp : 0;
 }
 
 /* ---- sums ---- */
