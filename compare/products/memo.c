@@ -37,8 +37,12 @@ void fd_product_memo_free(fd_product_memo *memo) {
     free(memo);
 }
 
+static size_t bytes_of(const fd_memo_key *key, int64_t n) {
+    return (key->kind == FD_MEMO_EXACT ? sizeof(float) : sizeof(double)) * (size_t)n;
+}
+
 static size_t vector_bytes(const fd_memo_key *key) {
-    return (key->kind == FD_MEMO_EXACT ? sizeof(float) : sizeof(double)) * (size_t)key->n;
+    return bytes_of(key, key->n);
 }
 
 static uint64_t hash_of(const fd_memo_key *key, const void *x) {
@@ -105,7 +109,7 @@ static bool take(fd_product_memo *memo, uint64_t hash, const fd_memo_key *key, c
 
 void fd_product_memo_keep(fd_product_memo *memo, const fd_memo_key *key, const void *x, const void *result) {
     if (!memo) return;
-    const size_t n = vector_bytes(key), bytes = n / (size_t)key->n * (size_t)(key->n + key->n_row);
+    const size_t n = vector_bytes(key), bytes = bytes_of(key, key->n + key->n_row);
     char *rows = malloc(bytes);
     if (!rows) return;
     memcpy(rows, x, n);
