@@ -16,6 +16,7 @@ typedef struct fd_diagnose_options {
     const fd_node_finding *finding;
     int32_t n_pos; /* positions that were judged */
     fd_op_fn op;
+    fd_product_memo *memo; /* as in fd_replay_options */
     const fd_numerics_class *numerics;
     double n_output;     /* as in fd_bound_args */
     const char *kv_type; /* of K and V, "q8_0"; NULL: as the trace says */

@@ -17,6 +17,7 @@ typedef struct fd_explain_request {
     uint32_t k_type, v_type;           /* in which K and V are kept; FD_F32: as the class keeps them */
     const double *tau;                 /* without `numerics`: bounds for every variant alike, laid out as output */
     fd_op_fn op;
+    fd_product_memo *memo; /* of products of the graph's own weights; NULL: none */
     /* The candidate's rows of another node at these positions, laid out as fd_op_args.in (KV_WRITE: the cache from
      * position 0); NULL when it was not recorded. May be NULL: faults that read other tensors are then not tried. */
     const float *(*tensor)(void *user, int32_t node);

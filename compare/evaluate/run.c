@@ -125,6 +125,8 @@ void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const 
         fd_bench_run_otherwise(ev, &late);
     else if (args->node->override)
         args->node->override(&late);
+    else if (args->node->op == FD_OP_MATMUL && !rounded.data)
+        fd_bench_multiply(ev->bench->request, &late, own);
     else
         fd_call_op(ev->bench->request->op, FD_NUMERICS_EXACT, &late);
     args->weight[0] = own;

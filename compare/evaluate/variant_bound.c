@@ -5,6 +5,7 @@
 
 #include "compare/evaluate/kept_types.h"
 #include "compare/evaluate/variant.h"
+#include "compare/evaluate/workbench.h"
 
 static double *widen(const float *x, int64_t n) {
     double *wide = malloc(sizeof *wide * (size_t)(n > 0 ? n : 1));
@@ -77,7 +78,8 @@ fd_code fd_variant_bound(const fd_explain_request *request, const fd_op_args *ar
                                .stored = stored_as(request, args->node->id),
                                .numerics = request->numerics,
                                .kv_type = fd_explain_kv_type(request, args->node),
-                               .n_output = request->n_output};
+                               .n_output = request->n_output,
+                               .memo = fd_bench_has_own_weights(args) ? NULL : request->memo};
         for (int k = 0; k < FD_MAX_INPUTS; k++) {
             wide.in[k] = w.in[k];
             bound.in_error[k] = w.e[k];

@@ -86,6 +86,12 @@ fd_code fd_bench_bound_otherwise(const fd_evaluation *ev, const fd_op_args *args
 /* run.c: the op on `x`, into `to`; a binary16 cache of a class whose roundings are repeated; bounds and rows as the
  * hypothesis leaves them; samples of the node, kept ones rounded by the node itself, too. */
 void fd_bench_run(const fd_evaluation *ev, fd_op_args *args, const float *const *x, float *to);
+/* products.c: MATMUL with the graph's weight `own`, or what args has in its place: that, rounded as the class rounds it. What the memo
+ * knows is not computed again. */
+void fd_bench_multiply(const fd_explain_request *request, const fd_op_args *args, const fd_weight *own);
+/* A hypothesis' weights in place of the graph's: they are gone with it, and another's may come to lie where they were, so no memo
+ * knows them. */
+bool fd_bench_has_own_weights(const fd_op_args *args);
 void fd_bench_round_cache(const fd_explain_request *request, const fd_op_args *args, float *rows);
 fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, float *rows, double *tau,
                                fd_error *err);

@@ -7,13 +7,16 @@
 typedef struct entry {
     uint64_t hash;
     fd_memo_key key;
-    double *rows; /* the vector, then its results; NULL: free; owned */
+    char *rows; /* the vector, then its results; NULL: free; owned */
 } entry;
+
+/* What has room of its own; sums of binary16 take theirs from that of the others. */
+enum { OF_OTHERS, OF_EXACT, OF_HALVES, N_SHARE };
 
 struct fd_product_memo {
     entry *entries; /* [size], found by open addressing; owned */
     size_t size, n; /* a power of two; of these, used: half at most */
-    size_t bytes, most;
+    size_t bytes[N_SHARE], most;
 };
 
 enum { FIRST_SIZE = 1 << 10 };
@@ -34,10 +37,18 @@ void fd_product_memo_free(fd_product_memo *memo) {
     free(memo);
 }
 
-static uint64_t hash_of(const fd_memo_key *key, const double *x) {
+static size_t bytes_of(const fd_memo_key *key, int64_t n) {
+    return (key->kind == FD_MEMO_EXACT ? sizeof(float) : sizeof(double)) * (size_t)n;
+}
+
+static size_t vector_bytes(const fd_memo_key *key) {
+    return bytes_of(key, key->n);
+}
+
+static uint64_t hash_of(const fd_memo_key *key, const void *x) {
     uint64_t seed = (uint64_t)(uintptr_t)key->weight ^ (uint64_t)key->first_row << 20 ^ (uint64_t)key->kind << 60 ^
                     (uint64_t)key->rounding << 52;
-    return XXH3_64bits_withSeed(x, sizeof *x * (size_t)key->n, seed);
+    return XXH3_64bits_withSeed(x, vector_bytes(key), seed);
 }
 
 static bool same_key(const fd_memo_key *a, const fd_memo_key *b) {
@@ -46,22 +57,22 @@ static bool same_key(const fd_memo_key *a, const fd_memo_key *b) {
 }
 
 /* The vector's place, or the free one where it would be. */
-static entry *place_of(const fd_product_memo *memo, uint64_t hash, const fd_memo_key *key, const double *x) {
+static entry *place_of(const fd_product_memo *memo, uint64_t hash, const fd_memo_key *key, const void *x) {
     size_t i = hash & (memo->size - 1);
     for (; memo->entries[i].rows; i = (i + 1) & (memo->size - 1)) {
         const entry *e = &memo->entries[i];
-        if (e->hash == hash && same_key(&e->key, key) && memcmp(e->rows, x, sizeof *x * (size_t)key->n) == 0) break;
+        if (e->hash == hash && same_key(&e->key, key) && memcmp(e->rows, x, vector_bytes(key)) == 0) break;
     }
     return &memo->entries[i];
 }
 
-const double *fd_product_memo_find(fd_product_memo *memo, const fd_memo_key *key, const double *x) {
+const void *fd_product_memo_find(fd_product_memo *memo, const fd_memo_key *key, const void *x) {
     if (!memo) return NULL;
     uint64_t hash = hash_of(key, x);
-    const double *rows;
+    const char *rows;
 #pragma omp critical(fd_product_memo)
     rows = place_of(memo, hash, key, x)->rows;
-    return rows ? rows + key->n : NULL;
+    return rows ? rows + vector_bytes(key) : NULL;
 }
 
 /* False: out of memory, and the table stays as it is. */
@@ -82,23 +93,27 @@ static bool grow(fd_product_memo *memo) {
 }
 
 /* Takes `rows`, unless it is known already or there is no room. */
-static bool take(fd_product_memo *memo, uint64_t hash, const fd_memo_key *key, double *rows, size_t bytes) {
-    if (memo->bytes + bytes > memo->most || (2 * memo->n >= memo->size && !grow(memo))) return false;
+static bool take(fd_product_memo *memo, uint64_t hash, const fd_memo_key *key, char *rows, size_t bytes) {
+    const bool halves = key->kind == FD_MEMO_PAIRS || key->kind == FD_MEMO_TILES;
+    const int share = halves ? OF_HALVES : key->kind == FD_MEMO_EXACT ? OF_EXACT : OF_OTHERS;
+    const size_t most = halves ? memo->most / 2 : memo->most, theirs = memo->bytes[OF_OTHERS] + memo->bytes[OF_HALVES];
+    if (memo->bytes[share] + bytes > most || (share != OF_EXACT && theirs + bytes > memo->most)) return false;
+    if (2 * memo->n >= memo->size && !grow(memo)) return false;
     entry *to = place_of(memo, hash, key, rows);
     if (to->rows) return false;
     *to = (entry){hash, *key, rows};
     memo->n++;
-    memo->bytes += bytes;
+    memo->bytes[share] += bytes;
     return true;
 }
 
-void fd_product_memo_keep(fd_product_memo *memo, const fd_memo_key *key, const double *x, const double *result) {
+void fd_product_memo_keep(fd_product_memo *memo, const fd_memo_key *key, const void *x, const void *result) {
     if (!memo) return;
-    size_t bytes = sizeof *x * (size_t)(key->n + key->n_row);
-    double *rows = malloc(bytes);
+    const size_t n = vector_bytes(key), bytes = bytes_of(key, key->n + key->n_row);
+    char *rows = malloc(bytes);
     if (!rows) return;
-    memcpy(rows, x, sizeof *x * (size_t)key->n);
-    memcpy(rows + key->n, result, sizeof *x * (size_t)key->n_row);
+    memcpy(rows, x, n);
+    memcpy(rows + n, result, bytes - n);
     bool taken;
 #pragma omp critical(fd_product_memo)
     taken = take(memo, hash_of(key, x), key, rows, bytes);

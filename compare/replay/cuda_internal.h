@@ -17,7 +17,7 @@ fd_cuda_kernel fd_cuda_kernel_of_blocks(uint32_t dtype, bool many);
 
 /* Row `r` of a product with a weight, of inputs x as they are, not ROUNDED. part, room: half_sums.h. Experts that were not chosen, and
  * inputs that are not finite, leave y as it is. */
-fd_code fd_cuda_multiply_row(const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r, const double *x,
-                             double *y, double *room, fd_error *err);
+fd_code fd_cuda_multiply_row(const fd_replay *replay, const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r,
+                             const double *x, double *y, double *room, fd_error *err);
 
 #endif

@@ -93,14 +93,40 @@ static fd_code multiply_part(const fd_op_args *args, fd_cuda_kernel k, int64_t p
     return FD_OK;
 }
 
+/* A matrix, of one x. Other kernels are tried in every class, and sums of binary16 are as many as there are ways to split them, so these
+ * are remembered; not those of samples, which have no room. */
+static fd_code multiply_matrix(fd_product_memo *memo, const fd_op_args *args, fd_cuda_kernel k, int64_t part,
+                               const double *x, double *y, double *room, fd_error *err) {
+    const fd_weight *weight = args->weight[0], *bias = args->weight[1];
+    const int64_t n_row = weight->n_row;
+    const fd_memo_key key = {.kind = k.how == FD_CUDA_PAIRS ? FD_MEMO_PAIRS : FD_MEMO_TILES,
+                             .weight = weight->data,
+                             .bias = bias ? bias->data : NULL,
+                             .rounding = (int32_t)part,
+                             .n_row = 2 * n_row,
+                             .n = weight->n_col};
+    if (!room || k.how == FD_CUDA_BLOCKS) return multiply_part(args, k, part, 0, n_row, 0, x, y, room, err);
+    const double *known = fd_product_memo_find(memo, &key, x);
+    double *both = known ? NULL : malloc(2 * sizeof *both * (size_t)n_row);
+    if (!known && !both) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", args->node->name);
+    const fd_code code = known ? FD_OK : multiply_part(args, k, part, 0, n_row, 0, x, both, both + n_row, err);
+    if (!known && code == FD_OK) fd_product_memo_keep(memo, &key, x, both);
+    if (code == FD_OK) {
+        memcpy(y, known ? known : both, sizeof *y * (size_t)n_row);
+        memcpy(room, (known ? known : both) + n_row, sizeof *room * (size_t)n_row);
+    }
+    free(both);
+    return code;
+}
+
 /* Row `r` of a product with a weight; x are its inputs as they are. */
-fd_code fd_cuda_multiply_row(const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r, const double *x,
-                             double *y, double *room, fd_error *err) {
+fd_code fd_cuda_multiply_row(const fd_replay *replay, const fd_op_args *args, fd_cuda_kernel k, int64_t part, int64_t r,
+                             const double *x, double *y, double *room, fd_error *err) {
     const fd_node *node = args->node, *input = &args->graph->nodes[node->input[0]];
     const fd_weight *weight = args->weight[0];
     const int64_t n = weight->n_col;
     if (node->op == FD_OP_MATMUL)
-        return is_finite(x, n) ? multiply_part(args, k, part, 0, weight->n_row, 0, x, y, room, err) : FD_OK;
+        return is_finite(x, n) ? multiply_matrix(replay->o.memo, args, k, part, x, y, room, err) : FD_OK;
     const int64_t n_out = node->shape[1], x_rows = input->n_dim == 2 ? input->shape[0] : 1;
     for (int64_t i = 0; i < node->shape[0]; i++) { /* experts by rank, or heads */
         const double *own = x + (x_rows == 1 ? 0 : i) * n;
@@ -121,19 +147,27 @@ static fd_code mix_row(const fd_op_args *args, fd_cuda_kernel k, int64_t r, cons
     const int64_t n_head = node->shape[0], dim = node->shape[1], n_kv_head = v_node->shape[0];
     const int64_t n = args->pos0 + r + 1, padded = (args->n_kv + KEYS_PADDED - 1) / KEYS_PADDED * KEYS_PADDED;
     const double *v = args->in[1];
-    float *column = malloc(2 * sizeof *column * (size_t)n), *weights = column + n;
-    if (!column) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
+    float *columns = malloc(sizeof *columns * (size_t)(n * (FD_HALF_LANES + 1))),
+          *weights = columns ? columns + n * FD_HALF_LANES : NULL;
+    if (!columns) return fd_fail(err, FD_ERR_MEMORY, "%s: replay: out of memory", node->name);
     for (int64_t h = 0; h < n_head; h++) {
         for (int64_t t = 0; t < n; t++) weights[t] = f32_through_f16((float)p[h * args->n_kv + t]);
-        for (int64_t d = 0; d < dim; d++) {
+        for (int64_t d = 0; d < dim; d += FD_HALF_LANES) {
             const double *from = v + (h / (n_head / n_kv_head)) * dim + d;
-            for (int64_t t = 0; t < n; t++) column[t] = (float)from[t * n_kv_head * dim];
-            const int64_t at = h * dim + d;
-            y[at] = k.how == FD_CUDA_PAIRS ? fd_half_pairs(column, weights, n, padded)
-                                           : fd_half_tiles(column, weights, n, 0, room ? &room[at] : NULL);
+            const int64_t left = dim - d < FD_HALF_LANES ? dim - d : FD_HALF_LANES, at = h * dim + d;
+            double sums[FD_HALF_LANES], own_room[FD_HALF_LANES] = {0};
+            for (int64_t t = 0; t < n; t++)
+                for (int64_t i = 0; i < FD_HALF_LANES; i++)
+                    columns[t * FD_HALF_LANES + i] = i < left ? (float)from[t * n_kv_head * dim + i] : 0;
+            if (k.how == FD_CUDA_PAIRS)
+                fd_half_pairs(columns, weights, n, padded, sums);
+            else
+                fd_half_tiles(columns, weights, n, 0, sums, own_room);
+            memcpy(y + at, sums, sizeof *y * (size_t)left);
+            if (room) memcpy(room + at, own_room, sizeof *room * (size_t)left);
         }
     }
-    free(column);
+    free(columns);
     return FD_OK;
 }
 
@@ -250,7 +284,7 @@ fd_code fd_cuda_run(fd_replay *replay, fd_op_args args, fd_error *err) {
         if (args.node->op == FD_OP_ATTN_MIX)
             code = mix_row(&as_they_are, k, r, x + r * width, y, room, err);
         else
-            code = fd_cuda_multiply_row(&as_they_are, k, 0, r, x + r * width, y, room, err);
+            code = fd_cuda_multiply_row(replay, &as_they_are, k, 0, r, x + r * width, y, room, err);
     }
     free(rounded);
     free(row);

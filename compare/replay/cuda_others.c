@@ -24,7 +24,7 @@ static fd_code compute(attempt *a, fd_cuda_kernel k, int64_t part, int64_t r, fd
     const double *x = (const double *)a->args->in[0] + r * n;
     memcpy(a->y, a->replay->y + r * width, sizeof *a->y * (size_t)width);
     memset(a->room, 0, sizeof *a->room * (size_t)width);
-    if (k.how != FD_CUDA_ROUNDED) return fd_cuda_multiply_row(a->args, k, part, r, x, a->y, a->room, err);
+    if (k.how != FD_CUDA_ROUNDED) return fd_cuda_multiply_row(a->replay, a->args, k, part, r, x, a->y, a->room, err);
     for (int64_t i = 0; i < n; i++) a->narrow[i] = (float)x[i];
     fd_dot_round(k.type, a->narrow, 1, n);
     for (int64_t i = 0; i < n; i++) a->x[i] = (double)a->narrow[i];
@@ -33,6 +33,7 @@ static fd_code compute(attempt *a, fd_cuda_kernel k, int64_t part, int64_t r, fd
     if (node->op == FD_OP_EXPERT_MATMUL) one.in[1] = (const double *)a->args->in[1] + r * node->shape[0];
     one.n_pos = 1;
     one.out = a->y;
+    if (node->op == FD_OP_MATMUL && !a->replay->o.device) return fd_replay_run_rounded(a->replay, one, err);
     fd_call_op(a->replay->o.op, FD_NUMERICS_F64, &one);
     return FD_OK;
 }

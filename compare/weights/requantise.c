@@ -1,10 +1,13 @@
 #include "compare/weights/requantise.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clones.h"
 #include "base/dtype.h"
+#include "model/gguf/float16.h"
 #include "model/weight_rows.h"
 
 /* What MLX takes for a scale of equal weights. */
@@ -64,7 +67,7 @@ static grid edge_grid(float low, float high, float steps) {
 static grid grid_of(const fd_requantisation *q, const float *x, int64_t n) {
     const float half = (float)(1 << (q->bits - 1)), steps = 2 * half - 1;
     float low = x[0], high = x[0];
-    for (int64_t i = 1; i < n; i++) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
+    for (int64_t i = 1; i < n; i++) low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;
     const float largest = fmaxf(-low, high), with_sign = -low > high ? low : high;
     switch (q->rule) {
     case FD_REQUANTISE_LARGEST: return whole_steps(largest / (half - 1), -half, half - 1);
@@ -95,24 +98,37 @@ static float nearest_quantile(float x) {
     return nf4[best];
 }
 
-static void requantise_group(const fd_requantisation *q, float *x, int64_t n) {
-    bool finite = true;
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = fd_requantisation_kept(q, x[i]);
-        finite &= isfinite(x[i]) != 0;
-    }
-    if (!finite) return;
+static inline void keep(const fd_requantisation *q, float *x, int64_t n) {
+    for (int64_t i = 0; q->dtype == FD_F16 && i < n; i++) x[i] = f32_through_f16(x[i]);
+    for (int64_t i = 0; q->dtype == FD_BF16 && i < n; i++) x[i] = fd_bf16_to_f32(fd_f32_to_bf16(x[i]));
+}
+
+/* Step by step, each a loop that becomes vectors. */
+static inline void requantise_group(const fd_requantisation *q, float *x, int64_t n) {
+    int32_t n_finite = 0;
+    keep(q, x, n);
+    for (int64_t i = 0; i < n; i++) n_finite += fabsf(x[i]) <= FLT_MAX;
+    if (n_finite < n) return;
     const grid g = grid_of(q, x, n);
     const float scale = fd_requantisation_kept(q, g.scale), offset = fd_requantisation_kept(q, g.offset);
     if (!(fabsf(g.scale) > 0) || !isfinite(g.scale)) return;
+    for (int64_t i = 0; i < n; i++) x[i] = (x[i] - g.offset) / g.scale;
+    if (q->rule == FD_REQUANTISE_NF4)
+        for (int64_t i = 0; i < n; i++) x[i] = nearest_quantile(x[i]);
+    else if (g.up)
+        for (int64_t i = 0; i < n; i++) x[i] = floorf(x[i] + 0.5f);
+    else
+        for (int64_t i = 0; i < n; i++) x[i] = rintf(x[i]);
     for (int64_t i = 0; i < n; i++) {
-        float k = (x[i] - g.offset) / g.scale;
-        k = q->rule == FD_REQUANTISE_NF4 ? nearest_quantile(k) : g.up ? floorf(k + 0.5f) : rintf(k);
-        const float product = fminf(fmaxf(k, g.least), g.most) * scale;
-        x[i] = q->narrow ? fd_requantisation_kept(q, fd_requantisation_kept(q, product) + offset) : product + offset;
+        const float k = x[i] > g.least ? x[i] : g.least; /* of NaN the least */
+        x[i] = (k < g.most ? k : g.most) * scale;
     }
+    if (q->narrow) keep(q, x, n);
+    for (int64_t i = 0; i < n; i++) x[i] += offset;
+    if (q->narrow) keep(q, x, n);
 }
 
+FD_FOR_EACH_CPU
 void fd_requantise_row(const fd_requantisation *q, float *row, int64_t n_col) {
     const int64_t group = q->group ? q->group : n_col;
     for (int64_t at = 0; at + group <= n_col; at += group) requantise_group(q, row + at, group);

@@ -4,11 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clones.h"
 #include "compare/products/run_op.h"
 #include "model/weight_rows.h"
 
 /* The slope's error is 1/√n where what else is left is as large as the change itself: 0.03 of so many. */
-enum { MOST_X = 16, MOST_ROWS = 64, FEWEST_ROWS = 16, FEW_ROWS = 8, MOST_ELEMENTS = 1 << 17, FEWEST_VALUES = 64 };
+enum {
+    MOST_X = FD_REQUANTISED_MOST_X,
+    MOST_ROWS = 64,
+    FEWEST_ROWS = 16,
+    FEW_ROWS = 8,
+    MOST_ELEMENTS = 1 << 17,
+    FEWEST_VALUES = 64
+};
 
 /* Of the product. int8 in groups of 16 changes a product by 2e-3 of it. */
 #define LIKE_BINARY32 0x1p-13
@@ -18,6 +26,7 @@ void fd_requantised_sample_free(fd_requantised_sample *s) {
     free(s->x);
     free(s->plain);
     free(s->left);
+    free(s->wide);
     *s = (fd_requantised_sample){0};
 }
 
@@ -73,16 +82,24 @@ static fd_code read_row(const fd_requantised_options *o, int32_t id, int32_t pos
 
 /* ---- what rows give ---- */
 
-static double dot(const float *w, const float *x, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)w[i] * (double)x[i];
-    return sum;
+/* All products of a row at once, because a sum is a chain of additions that wait for each other. */
+FD_FOR_EACH_CPU
+static void multiply_row(const float *w, const double *wide, int64_t n, double sums[MOST_X]) {
+    for (int k = 0; k < MOST_X; k++) sums[k] = 0;
+    for (int64_t i = 0; i < n; i++)
+#pragma omp simd
+        for (int k = 0; k < MOST_X; k++) sums[k] += (double)w[i] * wide[i * MOST_X + k];
 }
 
-/* Value i: of an embedding an element; else of row i / n_x. */
-static double value_at(const fd_requantised_sample *s, const float *rows, int64_t i) {
+/* What rows give: of an embedding their elements, else n_x products of each. */
+static void multiply_rows(const fd_requantised_sample *s, const float *rows, int64_t n_row, double *values) {
     const int64_t n_col = s->weight->n_col;
-    return s->n_x == 0 ? (double)rows[i] : dot(rows + i / s->n_x * n_col, s->x + i % s->n_x * n_col, n_col);
+    for (int64_t i = 0; s->n_x == 0 && i < n_row * n_col; i++) values[i] = (double)rows[i];
+    for (int64_t r = 0; s->n_x > 0 && r < n_row; r++) {
+        double sums[MOST_X];
+        multiply_row(rows + r * n_col, s->wide, n_col, sums);
+        memcpy(values + r * s->n_x, sums, sizeof *sums * (size_t)s->n_x);
+    }
 }
 
 static int64_t spread(int64_t i, int64_t n, int64_t of) {
@@ -126,7 +143,8 @@ static fd_code sample_product(const fd_requantised_options *o, const fd_node *no
     s->x = malloc(sizeof *s->x * (size_t)(n * n_col));
     s->plain = malloc(sizeof *s->plain * (size_t)(n_row * n));
     s->left = malloc(sizeof *s->left * (size_t)(n_row * n));
-    fd_code code = given && s->rows && s->x && s->plain && s->left
+    s->wide = calloc((size_t)n_col * MOST_X, sizeof *s->wide);
+    fd_code code = given && s->rows && s->x && s->plain && s->left && s->wide
                        ? FD_OK
                        : fd_fail(err, FD_ERR_MEMORY, "%s: out of memory", node->name);
     for (int64_t k = 0; k < n && code == FD_OK; k++) {
@@ -138,12 +156,14 @@ static fd_code sample_product(const fd_requantised_options *o, const fd_node *no
     }
     s->n_row = n_row;
     s->n = code == FD_OK ? s->n_row * s->n_x : 0;
+    for (int64_t k = 0; k < s->n_x && s->n; k++)
+        for (int64_t i = 0; i < n_col; i++) s->wide[i * MOST_X + k] = (double)s->x[k * n_col + i];
+    for (int64_t r = 0; r < n_row && s->n; r++) fd_weight_row(w, spread(r, n_row, n_out), s->rows + r * n_col);
+    if (s->n) multiply_rows(s, s->rows, n_row, s->plain);
     for (int64_t r = 0; r < n_row && s->n; r++) {
-        fd_weight_row(w, spread(r, n_row, n_out), s->rows + r * n_col);
         for (int64_t k = 0; k < s->n_x; k++) {
             const int64_t at = spread(r, n_row, n_out), i = r * s->n_x + k;
             const double b = bias ? (double)fd_weight_element(bias, at) : 0;
-            s->plain[i] = value_at(s, s->rows, i);
             s->left[i] = (double)given[k * n_out + at] - b - s->plain[i];
         }
     }
@@ -215,10 +235,11 @@ static fd_requantised_slope slope_of_rows(const fd_requantised_sample *s, const 
     float *kept = malloc(2 * sizeof *kept * (size_t)n), *grid = kept + n;
     double *d = malloc(3 * sizeof *d * (size_t)n_value), *r = d + n_value, *left = r + n_value, rd = 0, dd = 0;
     if (kept && d) make_steps(s, q, n_row, kept, grid);
+    if (kept && d) multiply_rows(s, grid, n_row, d);
+    if (kept && d && q->dtype != FD_F32) multiply_rows(s, kept, n_row, r);
     for (int64_t i = 0; i < n_value && kept && d; i++) {
-        d[i] = value_at(s, grid, i);
         left[i] = s->left[i];
-        r[i] = left[i] - (q->dtype == FD_F32 ? 0 : value_at(s, kept, i));
+        r[i] = left[i] - (q->dtype == FD_F32 ? 0 : r[i]);
     }
     if (kept && d) take_factors_away(s, d, n_row), take_factors_away(s, r, n_row), take_factors_away(s, left, n_row);
     for (int64_t i = 0; i < n_value && kept && d; i++) {

@@ -5,13 +5,16 @@
 #include "compare/weights/requantise.h"
 #include "compare/weights/requantised.h"
 
+enum { FD_REQUANTISED_MOST_X = 16 };
+
 typedef struct fd_requantised_sample {
     const fd_weight *weight; /* borrowed */
     int64_t n_row, n_x;      /* rows of the weight; rows that they are multiplied with, of an embedding 0 */
     float *rows, *x;         /* [n_row, n_col], [n_x, n_col]; owned */
     double *plain, *left;    /* [n] what the file's rows give, and the candidate less that; owned */
     int64_t n;
-    double size; /* Σ of plain, squared */
+    double size;  /* Σ of plain, squared */
+    double *wide; /* [n_col, FD_REQUANTISED_MOST_X] x the other way round, 0 where there is none; owned */
 } fd_requantised_sample;
 
 /* *known: the candidate recorded what the node gives, and what it reads, or what gives that row by row. Freed with

@@ -4,12 +4,12 @@ firstdiff=$1 traces=$2 tool=${3-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 llama=$traces/kjv-llama.gguf qwen2=$traces/kjv-qwen2.gguf
-n_checked=0 n_failed=0
+n_checked=0 n_failed=0 output=
 
 # expect STATUS PATTERN COMMAND…: the command ends with STATUS and one of its streams matches PATTERN (extended regular
 # expression; '' matches anything). Killed by a signal (status ≥ 128) is never what is expected.
 expect() {
-    local status=$1 pattern=$2 got output
+    local status=$1 pattern=$2 got
     shift 2
     output=$("$@" 2>&1 </dev/null)
     got=$?
@@ -24,6 +24,18 @@ expect() {
     sed 's/^/    /' <<<"$output" | head -20
     n_failed=$((n_failed + 1))
     return 1
+}
+
+# also PATTERN…: the output of the last expect matches each as well; what takes a second is not run again.
+also() {
+    local pattern
+    for pattern in "$@"; do
+        n_checked=$((n_checked + 1))
+        grep -qE -- "$pattern" <<<"$output" && continue
+        echo "FAILED no match for '$pattern', nor run again"
+        sed 's/^/    /' <<<"$output" | head -20
+        n_failed=$((n_failed + 1))
+    done
 }
 
 # keep_printed COMMAND…: runs it, and leaves what it printed on standard output in $scratch/printed, too.

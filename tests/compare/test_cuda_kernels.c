@@ -163,6 +163,8 @@ Test(cuda_kernels, minima_meet_the_sums_of_what_was_not_rounded) {
 
 /* ---- sums of binary16 ---- */
 
+enum { ROW = 5 }; /* of those that are summed at once; the others are 0 */
+
 Test(cuda_kernels, tensor_cores_round_a_sum_once_in_sixteen_products) {
     static const struct {
         const char *what;
@@ -177,20 +179,26 @@ Test(cuda_kernels, tensor_cores_round_a_sum_once_in_sixteen_products) {
         {"a last tile that is not full", {0, 16, 17}, 18, 0, 2050, 0},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        float w[48] = {0}, x[48];
-        double room = 0;
+        float w[48 * FD_HALF_LANES] = {0}, x[48];
+        double sum[FD_HALF_LANES], room[FD_HALF_LANES];
         for (int i = 0; i < 48; i++) x[i] = 1;
-        for (int i = 0; i < 3; i++) w[cases[c].at[i]] = i ? 1 : 2048;
-        cr_expect_eq(fd_half_tiles(w, x, cases[c].n, cases[c].part, &room), cases[c].sum, "%s", cases[c].what);
-        cr_expect_eq(room, cases[c].room, "%s: %g", cases[c].what, room);
+        for (int i = 0; i < 3; i++) w[cases[c].at[i] * FD_HALF_LANES + ROW] = i ? 1 : 2048;
+        fd_half_tiles(w, x, cases[c].n, cases[c].part, sum, room);
+        for (int r = 0; r < FD_HALF_LANES; r++) {
+            cr_expect_eq(sum[r], r == ROW ? cases[c].sum : 0, "%s: row %d: %g", cases[c].what, r, sum[r]);
+            cr_expect_eq(room[r], r == ROW ? cases[c].room : 0, "%s: row %d: %g", cases[c].what, r, room[r]);
+        }
     }
 }
 
 Test(cuda_kernels, threads_sum_their_own_columns_in_binary16) {
-    float w[1024] = {0}, x[1024];
+    float w[1024 * FD_HALF_LANES] = {0}, x[1024], *row = w + ROW;
+    double sum[FD_HALF_LANES];
     for (int i = 0; i < 1024; i++) x[i] = 1;
-    w[0] = 2048, w[1] = 1, w[2] = 1;
-    cr_expect_eq(fd_half_pairs(w, x, 256, 256), 2050); /* a column each */
-    w[512] = 1;
-    cr_expect_eq(fd_half_pairs(w, x, 1024, 1024), 2050); /* the first thread's second turn is lost */
+    row[0] = 2048, row[FD_HALF_LANES] = 1, row[2 * FD_HALF_LANES] = 1;
+    fd_half_pairs(w, x, 256, 256, sum);
+    cr_expect_eq(sum[ROW], 2050); /* a column each */
+    row[512 * FD_HALF_LANES] = 1;
+    fd_half_pairs(w, x, 1024, 1024, sum);
+    cr_expect_eq(sum[ROW], 2050); /* the first thread's second turn is lost */
 }

@@ -4,6 +4,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "compare/evaluate/workbench.h"
 #include "compare/products/products.h"
 #include "compare/products/run_op.h"
 #include "tests/compare/replay_bench.h"
@@ -64,7 +65,7 @@ Test(memo, a_row_is_found_by_everything_that_it_depends_on) {
     fd_memo_key keys[8];
     fd_product_memo *memo = fd_product_memo_new(1 << 20);
     for (int i = 0; i < 8; i++) keys[i] = key;
-    keys[0].kind = FD_MEMO_SIZE;
+    keys[0].kind = FD_MEMO_TILES;
     keys[1].weight = "another";
     keys[2].bias = NULL;
     keys[3].rounding = 3;
@@ -101,6 +102,61 @@ Test(memo, thousands_of_rows_are_found_and_what_does_not_fit_is_not_kept) {
     fd_product_memo_free(small);
 }
 
+/* ---- an explanation ---- */
+
+static _Thread_local int64_t n_multiplied;
+
+/* fd_op_fn: the reference's, rows of products counted. */
+static void counting_op(fd_numerics numerics, const fd_op_args *args) {
+    if (args->node->op == FD_OP_MATMUL) n_multiplied += args->n_pos;
+    fd_reference_op(numerics, args);
+}
+
+static void multiply(const op_case *c, const fd_weight *weight, fd_product_memo *memo, float to[N_RESULT]) {
+    const fd_explain_request request = {.op = counting_op, .memo = memo};
+    fd_op_args args = c->args;
+    args.weight[0] = weight;
+    args.out = to;
+    n_multiplied = 0;
+    fd_bench_multiply(&request, &args, weight);
+}
+
+/* A weight that a hypothesis has in the graph's place is gone with it: another one at the same address gives other rows. */
+Test(memo, an_explanation_remembers_products_of_the_graphs_weights_alone) {
+    static const uint32_t dtypes[] = {FD_F32, FD_Q8_0};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        op_case *c = case_matmul(dtypes[d], N_IN, N_OUT, N_POS, FD_F32);
+        fd_product_memo *memo = fd_product_memo_new(1 << 20);
+        float plain[N_RESULT], known[N_RESULT];
+        const fd_weight *weight = c->args.weight[0];
+        float *own_rows = calloc(N_OUT * N_IN, sizeof *own_rows);
+        fd_weight own = *weight;
+        own.data = own_rows;
+        own.dtype = FD_F32;
+        multiply(c, weight, NULL, plain);
+        for (int again = 0; again < 2; again++) {
+            multiply(c, weight, memo, known);
+            cr_expect_eq(n_multiplied, again ? 0 : N_POS, "%zu: %ld rows", d, n_multiplied);
+            cr_expect_eq(memcmp(known, plain, sizeof plain), 0, "%zu, %d", d, again);
+        }
+        c->in[0][2 * N_IN] += 1; /* one row is another */
+        multiply(c, weight, NULL, plain);
+        multiply(c, weight, memo, known);
+        cr_expect_eq(n_multiplied, 1, "%zu: %ld rows", d, n_multiplied);
+        cr_expect_eq(memcmp(known, plain, sizeof plain), 0, "%zu", d);
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < N_OUT * N_IN; i++) own_rows[i] = (float)(i % 7 + round);
+            multiply(c, &own, NULL, plain);
+            multiply(c, &own, memo, known);
+            cr_expect_eq(n_multiplied, N_POS, "%zu: %ld rows", d, n_multiplied);
+            cr_expect_eq(memcmp(known, plain, sizeof plain), 0, "%zu: the last one's rows, %d", d, round);
+        }
+        free(own_rows);
+        fd_product_memo_free(memo);
+        case_free(c);
+    }
+}
+
 /* ---- a replay ---- */
 
 typedef struct rows_seen {
@@ -118,14 +174,6 @@ static void add_row(void *user, const fd_attribution_row *row) {
         seen->sum = (seen->sum ^ bits[1]) * 0x9e3779b97f4a7c15u;
     }
     seen->n += row->stride;
-}
-
-static _Thread_local int64_t n_multiplied;
-
-/* fd_op_fn: the reference's, rows of products counted. */
-static void counting_op(fd_numerics numerics, const fd_op_args *args) {
-    if (args->node->op == FD_OP_MATMUL) n_multiplied += args->n_pos;
-    fd_reference_op(numerics, args);
 }
 
 static rows_seen replay(const bench *b, fd_trace *cand, const char *class_name, fd_product_memo *memo) {
@@ -148,7 +196,8 @@ static rows_seen replay(const bench *b, fd_trace *cand, const char *class_name, 
 }
 
 Test(memo, a_replay_that_remembers_others_has_their_bits_and_multiplies_nothing_twice) {
-    static const char *const classes[] = {"f32", "f16", "ggml-cpu", "f16-f32kv", "bf16-f32kv", "w8a8", "hf-bf16"};
+    static const char *const classes[] = {"f32",       "f16",        "ggml-cpu", "ggml-cuda",
+                                          "f16-f32kv", "bf16-f32kv", "w8a8",     "hf-bf16"};
     static const char *const tensors[] = {NULL, "*l_out,*attn_out,logits"};
     for (int model = 0; model < 2; model++) {
         bench b = open_bench(models[model], (recording){0});
