@@ -111,7 +111,7 @@ static fd_code set_against_draws(fd_comparison *c, int which, bool known, const 
     if (which != FD_CANDIDATE || out->found) return FD_OK;
     how.numerics = out->numerics;
     fd_code code = fd_draws_measure(&how, out, known, &draws, err);
-    if (code == FD_OK && fd_draws_show_a_bug(&draws, how.graph)) {
+    if (code == FD_OK && fd_draws_say_more(&draws, how.graph)) {
         how.draws = &draws;
         forget_attribution(c, which, out);
         code = attribute_in_class(c, which, &how, out, err);

@@ -10,9 +10,9 @@
 #include "faults/faults.h"
 
 /* Sound engines, over the farthest of four draws. */
-#define MOST 2.0F
+#define MOST 2.0
 
-enum { N_DRAW = 4, FEWEST_MOVED = 2, FEWEST_SHOWN = 2, FEWEST_BEYOND = 2 };
+enum { N_DRAW = 4, FEWEST_MOVED = 2, FEWEST_SHOWN = 2, FEWEST_BEYOND = 2, FEWEST_APART = 4 };
 enum { MOST_ELEMENTS = 1024 }; /* of a row: they know its size to a thirtieth */
 
 typedef struct drawing {
@@ -160,15 +160,26 @@ void fd_draws_free(fd_draws *draws) {
     draws->excess = NULL;
 }
 
-double fd_draws_beyond(const fd_draws *draws, int32_t node, int32_t pos) {
-    return (double)(draws->excess[(size_t)node * (size_t)draws->n_pos + (size_t)pos] / MOST);
+static double excess_of(const fd_draws *draws, int32_t node, int32_t pos) {
+    return (double)draws->excess[(size_t)node * (size_t)draws->n_pos + (size_t)pos];
 }
 
-bool fd_draws_show_a_bug(const fd_draws *draws, const fd_graph *graph) {
+fd_drawn fd_draws_of(const fd_draws *draws, int32_t node, int32_t pos) {
+    const double excess = draws ? excess_of(draws, node, pos) : -1;
+    return excess < 0 ? FD_DRAWN_NOT : excess > MOST ? FD_DRAWN_BEYOND : excess > 1 ? FD_DRAWN_APART : FD_DRAWN_AMONG;
+}
+
+bool fd_draws_mostly_apart(int32_t n_apart, int32_t n_row) {
+    return n_apart >= FEWEST_APART && 2 * n_apart > n_row;
+}
+
+bool fd_draws_say_more(const fd_draws *draws, const fd_graph *graph) {
     for (int32_t i = 0; draws->excess && i < graph->n_node; i++) {
-        int32_t n = 0;
-        for (int32_t p = 0; p < draws->n_pos; p++) n += fd_draws_beyond(draws, i, p) > 1;
-        if (n >= FEWEST_BEYOND) return true;
+        int32_t n[FD_DRAWN_COUNT] = {0};
+        for (int32_t p = 0; p < draws->n_pos; p++) n[fd_draws_of(draws, i, p)]++;
+        const int32_t n_apart = n[FD_DRAWN_APART] + n[FD_DRAWN_BEYOND];
+        if (n[FD_DRAWN_BEYOND] >= FEWEST_BEYOND || fd_draws_mostly_apart(n_apart, n_apart + n[FD_DRAWN_AMONG]))
+            return true;
     }
     return false;
 }

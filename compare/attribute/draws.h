@@ -20,10 +20,14 @@ fd_code fd_draws_measure(const fd_attribution_options *options, const fd_attribu
                          fd_error *err);
 void fd_draws_free(fd_draws *draws);
 
-/* Two rows of one tensor are beyond. */
-bool fd_draws_show_a_bug(const fd_draws *draws, const fd_graph *graph);
+/* A row of the candidate: not drawn, among the draws, further off than any, and by more than another engine of the class is. */
+typedef enum fd_drawn { FD_DRAWN_NOT, FD_DRAWN_AMONG, FD_DRAWN_APART, FD_DRAWN_BEYOND, FD_DRAWN_COUNT } fd_drawn;
+fd_drawn fd_draws_of(const fd_draws *draws, int32_t node, int32_t pos); /* draws NULL: not drawn */
 
-/* What is left of a row, over the most that another engine of the class leaves of it: beyond 1 it is another computation. Negative: not drawn. */
-double fd_draws_beyond(const fd_draws *draws, int32_t node, int32_t pos);
+/* So many of a tensor's rows are further off than any draw that no sound engine is so. */
+bool fd_draws_mostly_apart(int32_t n_apart, int32_t n_row);
+
+/* Two rows of one tensor are beyond, or it is mostly apart. */
+bool fd_draws_say_more(const fd_draws *draws, const fd_graph *graph);
 
 #endif

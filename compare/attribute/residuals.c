@@ -141,9 +141,9 @@ static double beyond_steps(const fd_residuals *r, const fd_attribution_row *row)
 }
 
 /* More is left than other engines of the class leave, or, where none were drawn, than any steps do. */
-static bool is_far(const fd_residuals *r, const fd_attribution_row *row, double oddness) {
-    const double beyond = r->draws ? fd_draws_beyond(r->draws, row->node->id, row->pos) : -1;
-    return beyond >= 0 ? beyond > 1 : !(oddness <= 1) && !(fd_row_left(row) <= beyond_steps(r, row));
+static bool is_far(const fd_residuals *r, const fd_attribution_row *row, fd_drawn drawn) {
+    if (drawn != FD_DRAWN_NOT) return drawn == FD_DRAWN_BEYOND;
+    return !(fd_row_oddness(row) <= 1) && !(fd_row_left(row) <= beyond_steps(r, row));
 }
 
 static void note_first(fd_node_finding *first, const fd_attribution_row *row, const fd_node_finding *finding) {
@@ -157,9 +157,10 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     int32_t id = row->node->id;
     if (row->span_first == id || row->node->op == FD_OP_TOP_K || row->pos >= r->n_pos) return false;
     if (r->unsure[id]) return false;
+    const fd_drawn drawn = fd_draws_of(r->draws, id, row->pos);
+    const bool has_room = fd_row_left(row) > binary32_leaves(row), far = is_far(r, row, drawn);
     double oddness = fd_row_oddness(row);
-    const bool has_room = fd_row_left(row) > binary32_leaves(row), far = is_far(r, row, oddness);
-    if (far) oddness = fmax(oddness, ODD); /* though some steps leave as much */
+    if (drawn >= FD_DRAWN_APART) oddness = fmax(oddness, ODD); /* though some steps leave as much */
     r->left[(int64_t)id * r->n_pos + row->pos] = (float)oddness;
     r->far[(int64_t)id * r->n_pos + row->pos] = far;
     r->n_moved[id] += has_room;

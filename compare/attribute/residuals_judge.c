@@ -24,6 +24,7 @@ enum { FIRST_ROWS = 2, FEWEST_ALIKE = 3 };
 typedef struct tally {
     int32_t n, odd, tail; /* rows; of those the odd; the last ones, all of them odd */
     int32_t beyond;       /* of the odd, those with more left than values that fell to the other side can leave */
+    int32_t apart;        /* further off than any engine of the class that was drawn */
     int32_t much,
         much_of_class;      /* of the odd, those with far more left than one value that fell to the other side leaves */
     int32_t much_of_tail;   /* of the tail */
@@ -41,6 +42,7 @@ static tally count(const fd_residuals *r, int32_t node) {
         t.n++;
         t.odd += odd;
         t.beyond += r->far[(int64_t)node * r->n_pos + p];
+        t.apart += fd_draws_of(r->draws, node, p) >= FD_DRAWN_APART;
         t.late += p >= r->n_first;
         t.odd_late += odd && p >= r->n_first;
         t.much += !(left <= FD_RESIDUAL_MUCH);
@@ -68,7 +70,7 @@ static bool is_suspect(const fd_residuals *r, int32_t node, const tally *t, bool
     bool most = 2 * t->odd > t->n, steps_leave_less = 2 * t->much > t->odd || all_at_once;
     bool tail_by_much = 2 * t->much_of_tail > t->tail;
     bool tail = (t->from_step && (tail_by_much || !r->cached[node])) || (t->tail > FEWEST_OF_TAIL && tail_by_much);
-    return tail || (most && (!r->cached[node] || steps_leave_less));
+    return tail || fd_draws_mostly_apart(t->apart, t->n) || (most && (!r->cached[node] || steps_leave_less));
 }
 
 /* Most tensors of a kind, of two layers or more, and not by more than roundings leave: so may a kernel be that the class does
