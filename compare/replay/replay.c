@@ -48,10 +48,8 @@ fd_code fd_replay_open(const fd_replay_options *options, fd_replay **out, fd_err
     replay->rounded = -1;
     fd_replay_read_kv_types(replay);
     fd_code code = find_nodes(replay, err);
-    if (code == FD_OK)
-        *out = replay;
-    else
-        fd_replay_close(replay);
+    if (code != FD_OK) fd_replay_close(replay);
+    *out = code == FD_OK ? replay : NULL;
     return code;
 }
 
