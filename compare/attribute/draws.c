@@ -19,6 +19,7 @@ typedef struct drawing {
     const fd_graph *graph;
     int32_t n_pos;
     bool *wanted;            /* [n_node]; owned */
+    bool *steps;             /* [n_node] behind an unrecorded product that makes blocks, or one itself; owned */
     float **plain;           /* [n_node] [n_pos, n_kept] what the class gives; NULL: no such rows; owned */
     float *left;             /* [n_node, n_pos] of the candidate's row; -1: none; owned */
     float *most;             /* [n_node, n_pos] of the farthest draw's; owned */
@@ -43,7 +44,7 @@ static void keep_plain(void *user, const fd_attribution_row *row) {
     drawing *d = user;
     const int32_t node = row->node->id;
     const int64_t n = n_kept(row->stride);
-    if (row->span_first == node || row->node->op == FD_OP_TOP_K || row->node->over_kv) return;
+    if (row->span_first == node || row->node->op == FD_OP_TOP_K || row->node->over_kv || !d->steps[node]) return;
     if (!d->plain[node]) d->plain[node] = malloc(sizeof(float) * (size_t)(n * d->n_pos));
     if (!d->plain[node]) {
         d->code = FD_ERR_MEMORY;
@@ -70,6 +71,18 @@ static void add_draw(void *user, const fd_attribution_row *row) {
     }
     const float left = (float)sqrt(moved / size);
     if (!(left <= d->most[at])) d->most[at] = left;
+}
+
+/* Without a product of blocks on the way no value lies near a step: what is left is the class's, or another's. */
+static void find_steps(const fd_attribution_options *o, const fd_numerics_class *c, bool *steps) {
+    for (int32_t i = 0; i < o->graph->n_node; i++) {
+        const fd_node *node = &o->graph->nodes[i];
+        steps[i] =
+            node->weight[0] >= 0 && fd_dot_is_blocks(fd_dot_type_of(c, node, &o->graph->weights[node->weight[0]], 0));
+        for (int k = 0; k < FD_MAX_INPUTS; k++)
+            if (node->input[k] >= 0 && !fd_trace_has_data(o->cand, o->graph->nodes[node->input[k]].name))
+                steps[i] |= steps[node->input[k]];
+    }
 }
 
 /* Tensors with such rows, and their like in other layers, which may show the class. */
@@ -114,6 +127,7 @@ static fd_code set_against_draws(const drawing *d, bool known, fd_draws *out, fd
 static fd_code draw(const fd_attribution_options *options, drawing *d, fd_error *err) {
     fd_attribution_options how = *options;
     how.wanted = d->wanted;
+    find_steps(options, options->numerics, d->steps);
     FD_TRY(fd_row_errors_show(&how, keep_plain, d, err));
     if (d->code != FD_OK) return fd_fail(err, d->code, "draws of %d nodes: out of memory", d->graph->n_node);
     for (how.draw = 1; how.draw <= N_DRAW; how.draw++) FD_TRY(fd_row_errors_show(&how, add_draw, d, err));
@@ -124,6 +138,7 @@ static void drawing_free(drawing *d) {
     for (int32_t i = 0; d->plain && i < d->graph->n_node; i++) free(d->plain[i]);
     free(d->plain);
     free(d->wanted);
+    free(d->steps);
     free(d->left);
     free(d->most);
     free(d->n_to_last_bits);
@@ -137,12 +152,13 @@ fd_code fd_draws_measure(const fd_attribution_options *options, const fd_attribu
     drawing d = {.graph = options->graph,
                  .n_pos = options->n_pos,
                  .wanted = calloc(n_node, sizeof *d.wanted),
+                 .steps = calloc(n_node, sizeof *d.steps),
                  .plain = calloc(n_node, sizeof *d.plain),
                  .left = malloc(sizeof *d.left * n),
                  .most = calloc(n, sizeof *d.most),
                  .n_to_last_bits = calloc(n_node, sizeof *d.n_to_last_bits)};
     fd_code code = FD_OK;
-    if (!d.wanted || !d.plain || !d.left || !d.most || !d.n_to_last_bits)
+    if (!d.wanted || !d.steps || !d.plain || !d.left || !d.most || !d.n_to_last_bits)
         code = fd_fail(err, FD_ERR_MEMORY, "draws of %zu nodes: out of memory", n_node);
     if (code == FD_OK && choose(of, &d)) {
         out->excess = malloc(sizeof *out->excess * n);

@@ -168,7 +168,7 @@ bool fd_residuals_add(fd_residuals *r, const fd_attribution_row *row, const fd_n
     if (oddness >= FD_RESIDUAL_LEAST) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_NOTED], row, finding);
     if (oddness <= 1) return true;
     note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_ODD], row, finding);
-    if (far) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_FAR], row, finding);
+    if (far || drawn >= FD_DRAWN_APART) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_FAR], row, finding);
     if (row->pos >= r->n_first) note_first(&r->odd[id * FD_FIRST_COUNT + FD_FIRST_LATE], row, finding);
     return false;
 }

@@ -187,7 +187,8 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         if (departs && (!r->cached[i] || by_much)) finding[i] = *odd;
         if (of[i].beyond >= FEWEST_BEYOND && !r->routed[i]) finding[i] = late ? *odd : first[FD_FIRST_FAR];
         if (is_suspect(r, i, &of[i], all_at_once) || late || i + 1 == r->shown_at) suspect[i] = *odd;
-        if (of[i].beyond > 0 && !late) suspect[i] = first[FD_FIRST_FAR];
+        if ((of[i].beyond > 0 || fd_draws_mostly_apart(of[i].apart, of[i].n)) && !late)
+            suspect[i] = first[FD_FIRST_FAR];
         finding[i].n_odd = suspect[i].n_odd = of[i].odd;
     }
     demote_whole_kinds(r, of, finding, suspect);

@@ -21,13 +21,15 @@ static double share_computed(const fd_trial *t, const fd_hypothesis *h) {
     return 1 - (double)n / t->n_span;
 }
 
-/* Through several layers the rows before those that are judged are computed as well, because what they leave in the caches is read. What the context
- * leaves there is computed once, but attention reads it: measured, a quarter. */
-#define COST_OF_CONTEXT 0.25
+/* Through several layers the rows before those that are judged are computed as well, because what they leave in the caches is read. What rows
+ * leave there that are as the op should have them, of the context or before a bug begins, is computed once, but attention reads it: measured,
+ * a quarter. */
+#define COST_OF_RIGHT_ROWS 0.25
 
 static double products_of(const fd_trial *t, const fd_explain_request *on) {
-    const double n_row = fd_trial_many_layers(t) ? on->args.n_pos - (1 - COST_OF_CONTEXT) * on->n_context
-                                                 : on->args.n_pos - on->n_unjudged;
+    const int32_t n_right = t->since > 0 ? on->n_unjudged : on->n_context;
+    const double n_row =
+        fd_trial_many_layers(t) ? on->args.n_pos - (1 - COST_OF_RIGHT_ROWS) * n_right : on->args.n_pos - on->n_unjudged;
     return on->products * n_row;
 }
 
