@@ -9,7 +9,7 @@
 #include "compare/bounds/dot_inputs.h"
 #include "faults/faults.h"
 
-/* Sound engines, over the farthest of four draws. */
+/* How far off a sound engine may be, over the farthest of four draws: 0.72 was measured, and 1.17 where K and V are in another type. */
 #define MOST 2.0
 
 enum { N_DRAW = 4, FEWEST_MOVED = 2, FEWEST_SHOWN = 2, FEWEST_BEYOND = 2, FEWEST_APART = 4 };
@@ -51,8 +51,8 @@ static void keep_plain(void *user, const fd_attribution_row *row) {
         return;
     }
     d->left[index_of(d, row)] = (float)fd_row_left(row);
-    d->n_to_last_bits[node] +=
-        row->pos > 0 && fd_row_oddness(row) <= 1; /* RoPE and masks change nothing in the first */
+    /* RoPE and masks change nothing in the first */
+    d->n_to_last_bits[node] += row->pos > 0 && fd_row_oddness(row) <= 1;
     float *plain = d->plain[node] + row->pos * n;
     for (int64_t i = 0; i < n; i++) plain[i] = (float)row->replayed[i * every(row->stride)];
 }
@@ -182,7 +182,8 @@ static double excess_of(const fd_draws *draws, int32_t node, int32_t pos) {
 
 fd_drawn fd_draws_of(const fd_draws *draws, int32_t node, int32_t pos) {
     const double excess = draws ? excess_of(draws, node, pos) : -1;
-    return excess < 0 ? FD_DRAWN_NOT : excess > MOST ? FD_DRAWN_BEYOND : excess > 1 ? FD_DRAWN_APART : FD_DRAWN_AMONG;
+    if (excess < 0) return FD_DRAWN_NOT;
+    return !(excess <= MOST) ? FD_DRAWN_BEYOND : excess > 1 ? FD_DRAWN_APART : FD_DRAWN_AMONG;
 }
 
 bool fd_draws_mostly_apart(int32_t n_apart, int32_t n_row) {
