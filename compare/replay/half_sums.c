@@ -7,37 +7,26 @@
 #include "base/clones.h"
 #include "model/gguf/float16.h"
 #include "model/weight_rows.h"
+#include "numerics/contract.h"
 
 enum { WARP = 32, MOST_THREADS = 256, MOST_COLUMNS = 2 * MOST_THREADS, TILE = 16 };
 
 /* ---- a number, without branches: the loops over lanes become vectors ---- */
 
-static inline uint64_t double_bits(double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline double double_of(uint64_t bits) {
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* To binary16 in one rounding. 42 bits are too many; subnormal ones are multiples of 2^-24, which is an ulp of 2^28. */
 static inline double to_half(double x) {
-    const uint64_t bits = double_bits(x), magnitude = bits & ~(1ull << 63), below = (1ull << 42) - 1;
+    const uint64_t bits = fd_bits64(x), magnitude = bits & ~(1ull << 63), below = (1ull << 42) - 1;
     const uint64_t rounded = (magnitude + (below >> 1) + (magnitude >> 42 & 1)) & ~below;
-    const uint64_t infinite = double_bits(INFINITY), normal = rounded >= double_bits(65536.0) ? infinite : rounded;
-    const uint64_t subnormal = double_bits(double_of(magnitude) + 0x1p28 - 0x1p28);
-    const uint64_t half = magnitude < double_bits(0x1p-14) ? subnormal : normal;
-    return double_of((bits & 1ull << 63) | (magnitude > infinite ? magnitude : half));
+    const uint64_t infinite = fd_bits64(INFINITY), normal = rounded >= fd_bits64(65536.0) ? infinite : rounded;
+    const uint64_t subnormal = fd_bits64(fd_from_bits64(magnitude) + 0x1p28 - 0x1p28);
+    const uint64_t half = magnitude < fd_bits64(0x1p-14) ? subnormal : normal;
+    return fd_from_bits64((bits & 1ull << 63) | (magnitude > infinite ? magnitude : half));
 }
 
 static inline double ulp_of(double sum) {
-    const uint64_t magnitude = double_bits(sum) & ~(1ull << 63), exponent = magnitude >> 52;
-    const bool normal = magnitude > double_bits(0x1p-14) && magnitude < double_bits(INFINITY);
-    return double_of(normal ? (exponent - 10) << 52 : double_bits(0x1p-24));
+    const uint64_t magnitude = fd_bits64(sum) & ~(1ull << 63), exponent = magnitude >> 52;
+    const bool normal = magnitude > fd_bits64(0x1p-14) && magnitude < fd_bits64(INFINITY);
+    return fd_from_bits64(normal ? (exponent - 10) << 52 : fd_bits64(0x1p-24));
 }
 
 /* Tensor cores cut off what lies so far below the largest of a tile's products and the sum so far: of 150,000 sums of an H100 and an H200,
