@@ -5,6 +5,7 @@
 #include "compare/attribute/findings.h"
 #include "compare/attribute/z_map.h"
 #include "compare/class/by_bug.h"
+#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/below_bounds.h"
 #include "compare/diagnose/earlier_layers.h"
 #include "compare/diagnose/first_layer.h"
@@ -45,27 +46,37 @@ fd_attribution_options fd_comparison_options(const fd_comparison *c, int which) 
                                     .memo = c->memo};
 }
 
-fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_attribution *of, int side) {
+fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_node_finding *finding,
+                                           const fd_attribution *of, int side) {
     fd_attribution_options how = fd_comparison_options(c, side);
     fd_diagnose_options ask = fd_diagnose_question(&how, of);
+    ask.finding = finding;
+    ask.shows_at = fd_shows_at(c->map[side].by_pos, c->map[side].n_pos, finding);
     ask.likely = side == FD_CANDIDATE && c->likely_at > 0 ? &c->likely : NULL;
     return ask;
 }
 
 fd_code fd_comparison_explain(fd_comparison *c, const fd_diagnose_options *ask, fd_explanation *out, fd_error *err) {
     const fd_node_finding *f = ask->finding;
-    if (!c->explained || f->node != c->explained_node || f->pos != c->explained_pos)
-        FD_TRY(fd_diagnose(ask, &c->first, err));
-    c->explained = true;
-    c->explained_node = f->node;
-    c->explained_pos = f->pos;
+    if (!c->explained || f->node != c->explained_node || f->pos != c->explained_pos) {
+        fd_explanation e;
+        FD_TRY(fd_diagnose(ask, &e, err));
+        fd_comparison_keep(c, f, &e);
+    }
     *out = c->first;
     return FD_OK;
 }
 
+void fd_comparison_keep(fd_comparison *c, const fd_node_finding *of, const fd_explanation *e) {
+    c->first = *e;
+    c->explained = true;
+    c->explained_node = of->node;
+    c->explained_pos = of->pos;
+}
+
 static fd_code diagnose_finding(fd_comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     fd_verdict_diagnosis *out = &c->verdict->diagnosis;
-    fd_diagnose_options how = fd_comparison_question(c, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
+    fd_diagnose_options how = fd_comparison_question(c, &of->first, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
     out->done = true;
     if (c->below.named) {
         out->explanation = c->below;
@@ -102,7 +113,7 @@ static void add_inconclusive(fd_comparison *c, const fd_node_finding *f) {
 }
 
 static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_error *err) {
-    const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    const fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
     fd_explanation e;
     if (!of->found || c->below.named || of->first_stays) return FD_OK;
     const bool is_first = !fd_first_layer(c->o->graph, of);
@@ -111,21 +122,19 @@ static fd_code begin_at_first_layer(fd_comparison *c, fd_attribution *of, fd_err
     if (!is_first) FD_TRY(fd_begin_at_first_layer(&ask, of, &e, err));
     FD_TRY(fd_begin_at_earlier_layer(&ask, of, &e, err));
     fd_finding_missing(c->o->graph, of->finding, of);
-    c->first = e;
-    c->explained_node = of->first.node;
-    c->explained_pos = of->first.pos;
+    fd_comparison_keep(c, &of->first, &e);
     return FD_OK;
 }
 
 /* What the bounds have room for: what replay leaves has not, or what has the direction of a bug. */
 static fd_code find_below_bounds(fd_comparison *c, fd_attribution *of, fd_error *err) {
-    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
     fd_causes *causes = &c->verdict->diagnosis.causes;
     fd_node_finding left = {0};
     bool by_direction = !fd_class_leaves_nothing(of->numerics); /* what is left of a row names better elsewhere */
-    if (by_direction) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
+    if (by_direction && !c->below.named) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
     if (!c->below.named) FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
-    if (!by_direction) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
+    if (!by_direction && !c->below.named) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
     FD_TRY(begin_at_first_layer(c, of, err));
     if (left.finding == FD_FOUND_NOTHING || c->below.named) return FD_OK;
     if (fd_is_said_own_way(c->verdict, c->o->graph->nodes[left.node].name)) return FD_OK;
@@ -163,7 +172,7 @@ static void report_noise(fd_comparison *c, const fd_attribution *cand) {
 
 static fd_code note_where_name_ends(fd_comparison *c, const fd_attribution *of, bool of_reference, fd_error *err) {
     const fd_verdict_map *map = &c->map[of_reference ? FD_REFERENCE : FD_CANDIDATE];
-    fd_diagnose_options ask = fd_comparison_question(c, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
+    fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
     fd_node_finding there;
     const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
     if (c->below.named) return FD_OK;
@@ -188,7 +197,7 @@ static fd_code report_divergence(fd_comparison *c, const fd_attribution *of, boo
     FD_TRY(diagnose_finding(c, of, of_reference, err));
     fd_name_harm(&v->replay.extent, &v->diagnosis.explanation);
     FD_TRY(note_where_name_ends(c, of, of_reference, err));
-    fd_diagnose_options how = fd_comparison_question(c, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
+    fd_diagnose_options how = fd_comparison_question(c, &of->first, of, of_reference ? FD_REFERENCE : FD_CANDIDATE);
     how.finding = &of->not_finite;
     FD_TRY(fd_find_overflow(&how, &v->replay.overflow, err));
     fd_next_of_replay(v, of_reference ? c->o->ref : c->o->cand);

@@ -35,10 +35,13 @@ typedef struct fd_comparison {
 /* Of one side, the other giving what its inputs had brought along; without a class. Borrows from the comparison. */
 fd_attribution_options fd_comparison_options(const fd_comparison *c, int side);
 
-/* fd_diagnose_options of its first finding. */
-fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_attribution *of, int side);
+/* fd_diagnose_options of that finding, which is borrowed. */
+fd_diagnose_options fd_comparison_question(const fd_comparison *c, const fd_node_finding *finding,
+                                           const fd_attribution *of, int side);
 
 /* The candidate's first finding, asked about once. */
 fd_code fd_comparison_explain(fd_comparison *c, const fd_diagnose_options *ask, fd_explanation *out, fd_error *err);
+void fd_comparison_keep(fd_comparison *c, const fd_node_finding *of,
+                        const fd_explanation *e); /* as if it had been asked */
 
 #endif

@@ -9,19 +9,23 @@
 #include "compare/class/own_cache.h"
 #include "compare/class/own_products.h"
 #include "compare/class/weight_type.h"
+#include "compare/diagnose/along_nearest.h"
 #include "compare/diagnose/suspects.h"
 
 /* All that departs is as an engine may be meant to be: then nothing was introduced, as far as anybody can tell. */
 static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
-    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
     fd_explanation e;
     const bool may_be = fd_may_be_mixed_class(c->o->graph, of);
     const bool approximates = inferred && fd_may_be_approximated(c->o->graph, of);
-    bool own = false;
+    bool own = false, along = false;
+    fd_node_finding place;
     int32_t other = -1;
     if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates)) return FD_OK;
     if (c->likely_at > 0) return FD_OK; /* a bug showed the class */
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
+    if (!e.named && inferred) FD_TRY(fd_explain_along_nearest(&ask, &c->first, &place, &along, err));
+    if (along) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
     if (other >= 0) { /* what stands before it may be meant so */
@@ -47,7 +51,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
 
 /* Nor where an engine of 16-bit tensors multiplies in 8 bits. What departs besides is a bug all the same, and the first finding then. */
 static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_error *err) {
-    fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
     fd_own_products own;
     fd_explanation e;
     const fd_node_finding first = of->found ? of->first : fd_first_suspect(c->o->graph, of);
@@ -72,7 +76,7 @@ static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_e
 
 /* Nor behind products that were not recorded, where another kernel may have multiplied otherwise than the one that the class repeats. */
 static fd_code doubt_for_other_kernel(fd_comparison *c, fd_attribution *of, fd_error *err) {
-    const fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+    const fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
     const fd_verdict_map *map = &c->map[FD_CANDIDATE];
     double error;
     fd_explanation e;

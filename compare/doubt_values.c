@@ -74,7 +74,7 @@ fd_code fd_doubt_one_step(fd_comparison *c, fd_attribution *of, fd_error *err) {
     if (!(f->z <= FD_LITTLE_BEYOND) || !is_one_row(c, f->node)) return FD_OK;
     FD_TRY(is_one_value(c, of, &one_value, err));
     if (!one_value) {
-        fd_diagnose_options ask = fd_comparison_question(c, of, FD_CANDIDATE);
+        fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
         FD_TRY(fd_comparison_explain(c, &ask, &e, err));
         if (e.named || !alone) return FD_OK;
     }

@@ -11,6 +11,8 @@
 #include "compare/class/by_bug.h"
 #include "compare/class/by_repetition.h"
 #include "compare/class/fused_class.h"
+#include "compare/diagnose/along_nearest.h"
+#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/dump/misrecorded.h"
 #include "compare/measure/measure.h"
@@ -200,7 +202,7 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     if (class_->source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
     FD_TRY(find_rival(c, evidence, out, &rival, err));
     if (!rival) return FD_OK;
-    fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
+    fd_diagnose_options ask = fd_comparison_question(c, &out->first, out, FD_CANDIDATE);
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     const bool fitted = fd_explains_by_fit(c->o->graph, &e); /* a class that gives all of it is simpler */
     if (e.named && !fitted && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e)) return FD_OK;
@@ -216,23 +218,32 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     return attribute_side(c, FD_CANDIDATE, rival, &unused, out, err);
 }
 
-/* The first layer's tensor that was reached through unrecorded ones, where a class that nothing shows has room for what is left. */
+/* The first tensor that was reached through unrecorded ones, where a class that nothing shows has room for what is left. */
 static fd_node_finding first_with_room(const fd_comparison *c) {
     const fd_trace *cand = fd_comparison_options(c, FD_CANDIDATE).cand;
-    const fd_verdict_map *map = &c->map[FD_CANDIDATE];
     const fd_node *nodes = c->o->graph->nodes;
     fd_node_finding at = {FD_FOUND_NOTHING};
     for (int32_t i = 0; i < c->o->graph->n_node && at.finding == FD_FOUND_NOTHING; i++) {
         const int32_t in = nodes[i].input[0];
-        if (nodes[i].layer < 0 || in < 0 || !fd_trace_has_data(cand, nodes[i].name)) continue;
-        if (fd_trace_has_data(cand, nodes[in].name)) continue;
-        const float *z = map->by_pos + (size_t)i * (size_t)map->n_pos;
-        at = (fd_node_finding){.finding = FD_FOUND_INTRODUCED, .node = i, .span_first = i};
-        for (int32_t p = 1; p < map->n_pos; p++)
-            if (z[p] > z[at.pos]) at.pos = p;
-        at.step = fd_trace_step_of(cand, at.pos);
+        if (in >= 0 && fd_trace_has_data(cand, nodes[i].name) && !fd_trace_has_data(cand, nodes[in].name))
+            at = (fd_node_finding){.finding = FD_FOUND_INTRODUCED, .node = i, .span_first = in};
     }
     return at;
+}
+
+/* A class has room for what is left, which goes along a bug. */
+static fd_code find_along(fd_comparison *c, const fd_diagnose_options *ask, fd_explanation *e, fd_attribution *out,
+                          fd_error *err) {
+    fd_node_finding where;
+    bool shown;
+    FD_TRY(fd_explain_along_nearest(ask, e, &where, &shown, err));
+    if (!shown) return FD_OK;
+    if (e->named) c->below = *e;
+    fd_comparison_keep(c, &where, e);
+    c->verdict->diagnosis.causes.first.n_node = 1;
+    out->suspect[where.node] = where;
+    fd_attribution_promote(c->o->graph, out, NULL);
+    return FD_OK;
 }
 
 /* Where a bug moves all rows, none of them shows the class. Then the class and the bug are found together, or neither is. */
@@ -241,16 +252,16 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     const fd_numerics_class *shown;
     if (class_->source != FD_CLASS_INFERRED || c->verdict->weights.n_differ > 0) return FD_OK;
     const fd_node_finding at = out->found ? out->first : first_with_room(c);
-    fd_diagnose_options ask = fd_comparison_question(c, out, FD_CANDIDATE);
-    ask.finding = &at;
+    fd_diagnose_options ask = fd_comparison_question(c, &at, out, FD_CANDIDATE);
     if (at.finding == FD_FOUND_NOTHING || !(out->found || class_->evidence.undecided)) return FD_OK;
+    if (!out->found) ask.numerics = fd_numerics_class_find("f32"); /* where there is room everything fits */
     FD_TRY(out->found ? fd_comparison_explain(c, &ask, &e, err) : fd_diagnose(&ask, &e, err));
     if (e.named && out->found) return FD_OK;
     FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
-    if (!shown) return FD_OK;
+    if (!shown) return out->found ? FD_OK : find_along(c, &ask, &e, out, err);
     c->likely_at = at.node + 1;
-    fd_judged_class unused;
     const fd_numerics_class *was = out->numerics;
+    fd_judged_class unused;
     forget_attribution(c, FD_CANDIDATE, out);
     FD_TRY(attribute_side(c, FD_CANDIDATE, shown, &unused, out, err));
     if (out->found && out->first.node < at.node) { /* no engine's that was right until there */

@@ -185,10 +185,12 @@ fd_code fd_residuals_judge(const fd_residuals *r, fd_node_finding *finding, fd_n
         const fd_node_finding *first = &r->odd[i * FD_FIRST_COUNT], *odd = first + FD_FIRST_ODD;
         if (late) odd = first + FD_FIRST_LATE; /* an odd row before is a value that fell to the other side */
         if (departs && (!r->cached[i] || by_much)) finding[i] = *odd;
-        if (of[i].beyond >= FEWEST_BEYOND && !r->routed[i]) finding[i] = late ? *odd : first[FD_FIRST_FAR];
-        if (is_suspect(r, i, &of[i], all_at_once) || late || i + 1 == r->shown_at) suspect[i] = *odd;
-        if ((of[i].beyond > 0 || fd_draws_mostly_apart(of[i].apart, of[i].n)) && !late)
-            suspect[i] = first[FD_FIRST_FAR];
+        const bool shown =
+            i + 1 == r->shown_at; /* its bug gives rows to their last bits: what is odd there is no chance */
+        const fd_node_finding *far = late || shown ? odd : first + FD_FIRST_FAR;
+        if (of[i].beyond >= FEWEST_BEYOND && !r->routed[i]) finding[i] = *far;
+        if (is_suspect(r, i, &of[i], all_at_once) || late || shown) suspect[i] = *odd;
+        if (of[i].beyond > 0 || fd_draws_mostly_apart(of[i].apart, of[i].n)) suspect[i] = *far;
         finding[i].n_odd = suspect[i].n_odd = of[i].odd;
     }
     demote_whole_kinds(r, of, finding, suspect);

@@ -130,7 +130,6 @@ static fd_code has_name(const fd_diagnose_options *ask, const fd_numerics_class 
     how.likely = h;
     how.most_spent = MOST_SPENT;
     *yes = false;
-    if (!(ask->finding->z > 1)) return FD_OK;
     FD_TRY(fd_diagnose(&how, &e, err));
     *yes = e.named && !fd_explains_by_rounding(&e) && !fd_explains_by_one_rounding(&e);
     return FD_OK;

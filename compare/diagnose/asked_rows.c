@@ -1,5 +1,6 @@
 #include "compare/diagnose/asked_rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Rows asked about. Every explanation runs the ops once more; 2^29 multiplications are about a second of it. Through a
@@ -75,6 +76,21 @@ int32_t fd_rest_of_step(const fd_diagnose_options *o) {
     return end - o->finding->pos;
 }
 
+/* Every row before is computed as well, so it may not be far on. */
+enum { MOST_ROWS_BEFORE = 6 };
+
+int32_t fd_shows_at(const float *z, int32_t n_pos, const fd_node_finding *f) {
+    const int32_t n = n_pos < 2 * MOST_ROWS_BEFORE ? n_pos : 2 * MOST_ROWS_BEFORE;
+    float largest = 0;
+    int32_t at = 1;
+    if (f->finding == FD_FOUND_NOTHING || !z || f->span_first == f->node || f->pos > 0) return 0;
+    z += (size_t)f->node * (size_t)n_pos;
+    for (int32_t p = 0; p < n; p++) largest = fmaxf(largest, z[p]);
+    if (!isfinite(largest)) return 0;
+    while (at < n && at < MOST_ROWS_BEFORE && z[at] < largest / 2) at++;
+    return z[0] < largest / 2 && at > 1 ? at : 0;
+}
+
 /* The step of the trace that holds `pos`, together with the following steps where all have one position: *single. */
 static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32_t *first, int32_t *end, bool *single) {
     const fd_trace_step *steps = fd_trace_steps(trace);
@@ -93,7 +109,7 @@ static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32
 
 fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, bool hidden_scores,
                        fd_asked_rows *r, fd_error *err) {
-    int32_t pos = o->finding->pos, first, end, step_end;
+    int32_t pos = few && most == 0 && o->shows_at > 0 ? o->shows_at : o->finding->pos, first, end, step_end;
     span_cost cost;
     *r = (fd_asked_rows){0};
     FD_TRY(cost_of(o, node, &cost, err));

@@ -20,6 +20,11 @@ int32_t fd_rest_of_step(const fd_diagnose_options *options);
 /* Positions before the run's first step of one row. */
 int32_t fd_prompt_length(const fd_trace *trace);
 
+/* The first row in which what is left, z[n_node][n_pos], is about as large as anywhere; 0: there is no need to look further than the finding's
+ * own, or nothing is known (z NULL). Through layers hardly anything of RoPE and attention shows in the first rows, but the roundings of a class
+ * that is not known do. */
+int32_t fd_shows_at(const float *z, int32_t n_pos, const fd_node_finding *finding);
+
 /* Of the finding's step, from `node`'s side. `few`: the first of them that show the finding. `most`: so many from the finding on;
  * 0: as many as time allows. `hidden_scores`: those of earlier steps, too, if hidden scores need them. */
 fd_code fd_choose_rows(const fd_diagnose_options *options, const fd_node *node, bool few, int32_t most,

@@ -14,6 +14,8 @@ typedef struct fd_diagnose_options {
     const fd_graph *graph; /* without faults */
     const fd_trace *trace; /* the one with the finding */
     const fd_node_finding *finding;
+    int32_t
+        shows_at; /* later in its step: the first position at which what is left is about as large as anywhere; 0: there */
     int32_t n_pos; /* positions that were judged */
     fd_op_fn op;
     fd_product_memo *memo; /* as in fd_replay_options */

@@ -73,6 +73,7 @@ static const struct way {
     {fd_refute_by_readers, ALWAYS},
     {fd_guess_unwritten_chunk, ALWAYS},
     {fd_guess_branches, UNNAMED | GUESS | MANY},
+    {fd_guess_factors, UNNAMED | GUESS | MANY},
     {guess_first_layer, UNNAMED | GUESS | MANY},
     {fd_guess_orders_of_q_and_k, UNNAMED | GUESS},
     {fd_guess_steps, UNNAMED | GUESS},

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compare/explain/guesses.h"
+#include "compare/explain/solve.h"
 
 /* Of the other layers' matrices those of the next and of the one before, without their biases and with them: in every layer, or in
  * this one. */
@@ -132,6 +133,31 @@ fd_code fd_guess_branches(fd_trial *t, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++)
         if (nodes[t->span[i]].layer >= 0) FD_TRY(try_branches(t, &nodes[t->span[i]], err));
+    return FD_OK;
+}
+
+/* What an op gives, or of attention's output one head, times any number: in every layer, or in this one. */
+static fd_code try_factor(fd_trial *t, fd_hypothesis h, bool everywhere, fd_error *err) {
+    const fd_hypothesis every = fd_hypothesis_everywhere(&h, t->all.request->args.graph);
+    if (everywhere) FD_TRY(fd_solve_near(t, every, err));
+    return fd_trial_fits(t) ? FD_OK : fd_solve_near(t, h, err);
+}
+
+fd_code fd_guess_factors(fd_trial *t, fd_error *err) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    const int32_t first = fd_trial_first_layer(t);
+    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++) {
+        const fd_node *node = &nodes[t->span[i]];
+        const int32_t width = (int32_t)fd_node_width(node), n_head = node->op == FD_OP_ATTN_MIX ? node->shape[0] : 1;
+        fd_hypothesis h = {.guess = FD_GUESS_FACTOR, .node = node->id, .end = width};
+        if (node->layer < 0 || node->over_kv || node->op == FD_OP_TOP_K) continue;
+        FD_TRY(try_factor(t, h, node->layer == first, err));
+        for (int32_t head = 0; head < n_head && n_head > 1 && !fd_trial_fits(t); head++) {
+            h.first = width / n_head * head;
+            h.end = h.first + width / n_head;
+            FD_TRY(try_factor(t, h, node->layer == first, err));
+        }
+    }
     return FD_OK;
 }
 

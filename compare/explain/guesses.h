@@ -29,6 +29,8 @@ fd_code fd_guess_restarts(fd_trial *trial, fd_hypothesis h, fd_error *err); /* g
 
 /* Through several layers: either side of every addition left out, twice or halved (guess_layers.c). */
 fd_code fd_guess_branches(fd_trial *trial, fd_error *err);
+/* What an op gives, or a head of it, times a number that is solved for. */
+fd_code fd_guess_factors(fd_trial *trial, fd_error *err);
 /* And what few trials tell, of the first layer and of all alike, or of each of the others. */
 fd_code fd_guess_layers(fd_trial *trial, bool first, fd_error *err);
 /* The rows of Q's and of K's heads alike in another order, in one layer or in all. */

@@ -156,12 +156,30 @@ static fd_code try_digits(fd_trial *t, fd_hypothesis h, double right, bool *foun
     return FD_OK;
 }
 
+/* Through several layers, where each number costs as much as a run: whole decades and what is next to the right number show whether any is
+ * nearer. */
+#define HARDLY_NEARER 0.97
+
+static fd_code may_be_nearer(fd_trial *t, fd_hypothesis h, double centre, bool *yes, fd_error *err) {
+    *yes = !fd_trial_many_layers(t);
+    for (int k = -COARSE; k <= COARSE && !*yes && !fd_trial_exhausted(t); k++) {
+        double distance;
+        if (k == 0 || (k % PER_DECADE && abs(k) > PER_DECADE)) continue;
+        FD_TRY(distance_at(t, &h, pow(10, centre + (double)k / PER_DECADE), &distance, err));
+        *yes = distance < HARDLY_NEARER * t->few_left;
+    }
+    return FD_OK;
+}
+
 fd_code fd_solve(fd_trial *t, fd_hypothesis h, double right, bool *found, fd_error *err) {
     double centre = right > 0 ? log10(fmax(right, LEAST_CENTRE)) : 0, least = INFINITY, plain = t->few_left, best;
     int at = 0;
     *found = false;
     FD_TRY(try_digits(t, h, right, found, err));
-    if (*found || fd_trial_exhausted(t)) return FD_OK;
+    if (*found) return FD_OK;
+    bool worth;
+    FD_TRY(may_be_nearer(t, h, centre, &worth, err));
+    if (!worth || fd_trial_exhausted(t)) return FD_OK;
     for (int k = -COARSE; k <= COARSE; k++) {
         double distance;
         FD_TRY(distance_at(t, &h, pow(10, centre + (double)k / PER_DECADE), &distance, err));
@@ -244,6 +262,7 @@ fd_code fd_solve_near(fd_trial *t, fd_hypothesis h, fd_error *err) {
         if (!(fabs(d.along) > 1e-7 * fabs(value))) break;
     }
     FD_TRY(distance_at(t, &h, value, &least, err));
+    fd_trial_note_near(t, &h, least / t->few_left);
     if (!(least < t->few_left / 4)) return FD_OK;
     if (fabs(value) < NEAR_ZERO) {
         double at_zero;

@@ -162,11 +162,11 @@ void fd_report_explanation(FILE *to, const fd_explanation *e) {
     char text[FD_UNNAMED_SIZE];
     if (e->slope_rows) {
         const fd_explain_fit *fit = &e->remaining[0];
-        fd_line(to, "named", "%s  (%s)", fit->summary, fit->name);
-        fd_line(to, "",
-                "within the bounds, but its errors are %.2f ± %.2f of this bug's, over %d rows; of rounding's they "
-                "would be 0",
-                e->slope, e->slope_error, e->slope_rows);
+        if (!e->named) fd_line(to, "not named", "what is left goes along a bug, but not to its size, or along several");
+        fd_line(to, e->named ? "named" : "possible", "%s  (%s)", fit->summary, fit->name);
+        fd_line(to, "", "%s, but its errors are %.2f ± %.2f of this bug's, over %d rows; of rounding's they would be 0",
+                e->unmodified.z > 1 ? "the class is not known" : "within the bounds", e->slope, e->slope_error,
+                e->slope_rows);
         for (int32_t i = 1; i < e->n_remaining && i < MOST; i++)
             fd_line(to, "or", "%s  (%s)", e->remaining[i].summary, e->remaining[i].name);
     } else if (e->named) {

@@ -1,0 +1,122 @@
+#include "compare/diagnose/along_nearest.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "compare/diagnose/below_bounds_internal.h"
+#include "compare/explain/solve.h"
+
+/* Of the squares that are left: of two thousand that are tried, the luckiest takes a tenth of what roundings leave. */
+#define LEAST_GAIN 0.5
+/* Standard errors of the slope from 0; and how far from 1 it may be: a number near the engine's shows the bug, too, and is no name. */
+#define SHOWN 10.0
+#define ASIDE 0.25
+/* Another that takes so much less away is told from it; a simple number that takes hardly less stands for one that was fitted. */
+#define APART       0.05
+#define HARDLY_LESS 0.01
+
+typedef struct along {
+    fd_hypothesis h;
+    fd_projection sum;
+    fd_slope slope;
+    double gain; /* < LEAST_GAIN: it is not shown */
+} along;
+
+typedef struct question {
+    const fd_explanation *of;
+    along at[FD_MAX_NEAREST];
+} question;
+
+/* Roundings are what a class is. */
+static bool is_rounding(const fd_hypothesis *h) {
+    const bool numerics = h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0;
+    return numerics || h->guess == FD_GUESS_ROUNDED || fd_hypothesis_is_another_class(h);
+}
+
+static fd_code weigh(const fd_trial_rows *rows, along *a, fd_error *err) {
+    const fd_explain_request *r = rows->request;
+    fd_variant bug;
+    a->sum = (fd_projection){0};
+    a->gain = 0;
+    FD_TRY(fd_evaluate(rows->bench, &a->h, r->args.node->id, false, &bug, err));
+    for (int32_t row = r->n_unjudged; row < r->args.n_pos && bug.state == FD_VARIANT_COMPUTED; row++)
+        fd_projection_add_row(rows, &bug, row, 0, &a->sum);
+    fd_variant_free(&bug);
+    a->slope = fd_projection_slope_beyond(&a->sum, SHOWN, ASIDE);
+    if (a->slope.shown) a->gain = fd_projection_gain(&a->sum);
+    return FD_OK;
+}
+
+/* Of the numbers that a fitted one may stand for the first that does as well. */
+static fd_code weigh_numbers(const fd_trial_rows *rows, along *a, fd_error *err) {
+    double simple[FD_MOST_DIGITS + 1];
+    FD_TRY(weigh(rows, a, err));
+    const int n = fd_solve_has_number(&a->h) && a->gain >= LEAST_GAIN ? fd_solve_simple(a->h.value, simple) : 0;
+    for (int i = 0; i < n; i++) {
+        along other = {.h = a->h};
+        other.h.value = simple[i];
+        FD_TRY(weigh(rows, &other, err));
+        if (!(other.gain >= a->gain - HARDLY_LESS)) continue;
+        *a = other;
+        return FD_OK;
+    }
+    return FD_OK;
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *r, fd_error *err) {
+    question *q = user;
+    fd_trial_rows rows = {0};
+    (void)options;
+    fd_code code = fd_trial_rows_open(r, &rows, err);
+    const bool known = code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && rows.plain.tau;
+    for (int32_t i = 0; i < q->of->n_nearest && known && code == FD_OK; i++) {
+        q->at[i].h = q->of->nearest[i].h;
+        if (!is_rounding(&q->at[i].h)) code = weigh_numbers(&rows, &q->at[i], err);
+    }
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
+static fd_explain_fit fit_of(const fd_graph *graph, const along *a) {
+    fd_explain_fit fit = {.hypothesis = a->h, .ulp = INFINITY};
+    if (a->h.node >= 0) snprintf(fit.at, sizeof fit.at, "%s", graph->nodes[a->h.node].name);
+    snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(&a->h));
+    fd_hypothesis_summary(&a->h, graph, fit.summary, sizeof fit.summary);
+    const size_t said = strlen(fit.summary);
+    if (a->h.layer >= 0) snprintf(fit.summary + said, sizeof fit.summary - said, ", in layer %d alone", a->h.layer);
+    fit.z = fabs(a->sum.candidate - a->sum.sound) / a->sum.tau;
+    return fit;
+}
+
+fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation *e, fd_node_finding *where, bool *shown,
+                                 fd_error *err) {
+    question q = {.of = e};
+    int32_t best = 0;
+    FD_TRY(fd_diagnose_look(ask, look, &q, err));
+    for (int32_t i = 1; i < e->n_nearest; i++)
+        if (q.at[i].gain > q.at[best].gain) best = i;
+    const along *b = &q.at[best];
+    *shown = b->gain >= LEAST_GAIN;
+    if (!*shown) return FD_OK;
+    e->named = true;
+    e->why = FD_NAMED;
+    e->slope = b->slope.value;
+    e->slope_error = b->slope.error;
+    e->slope_rows = b->sum.n_row;
+    e->remaining[0] = fit_of(ask->graph, b);
+    e->n_remaining = 1;
+    for (int32_t i = 0; i < e->n_nearest; i++) {
+        const bool other = strcmp(fd_hypothesis_name(&q.at[i].h), e->remaining[0].name) != 0;
+        if (!other || !(q.at[i].gain >= b->gain - APART)) continue;
+        if (e->n_remaining < FD_MAX_REMAINING) e->remaining[e->n_remaining] = fit_of(ask->graph, &q.at[i]);
+        e->n_remaining++;
+    }
+    *where = fd_below_finding(ask->graph, ask->trace, ask->finding->node, &b->sum, ask->finding->span_first);
+    if (e->n_remaining == 1 && fabs(e->slope - 1) <= FD_SLOPE_ASIDE + 2 * e->slope_error) return FD_OK;
+    e->named = false;
+    e->why = e->n_remaining > 1 ? FD_UNNAMED_SEVERAL_FIT : FD_UNNAMED_NONE_FITS;
+    e->n_apart = e->n_remaining;
+    return FD_OK;
+}
