@@ -113,6 +113,12 @@ static int64_t reading_of_shape(const fd_proposer *p, const fd_proposed *item, c
     return 0;
 }
 
+/* transformers' output_hidden_states, which begin with the embeddings: what the others are is said by these names, whatever their values. */
+static bool is_known(const fd_proposer *p, const char *pattern, int64_t width) {
+    return width == p->plan.graph->hparams.n_embd && strstr(pattern, "hidden_states") &&
+           begins_with_embeddings(p, pattern);
+}
+
 /* The nodes of that size, the one that the names are taken for if nothing says which first. */
 static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer, const char *pattern, int64_t width) {
     const bool cache = strcasestr(pattern, "cache") != NULL; /* a copy of another node, else never meant */
@@ -135,13 +141,14 @@ static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer
     return n;
 }
 
-static void ask_about_last(fd_proposer *p, const char *pattern, const char *reading) {
+static void ask_about_last(fd_proposer *p, const char *pattern, const char *reading, bool known) {
     const int32_t last = p->plan.graph->hparams.n_layer - 1;
     fd_proposed_rule rule = {0};
     char node[96];
     if (!begins_with_embeddings(p, pattern)) return;
     snprintf(rule.source, sizeof rule.source, "%s", pattern);
     snprintf(rule.ops, sizeof rule.ops, "%s", reading);
+    if (known) snprintf(rule.node, sizeof rule.node, "blk.{layer}.l_out");
     snprintf(node, sizeof node, "blk.%d.l_out", last);
     for (size_t i = 0; i < p->n && fd_trace_find(p->ref, node) >= 0; i++) {
         fd_name_map_capture capture;
@@ -170,7 +177,14 @@ static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, boo
         return;
     const int64_t width = reading_of_shape(p, item, reading, sizeof reading);
     read_words_alike(p, item, reading, sizeof reading);
-    if (after) ask_about_last(p, pattern, reading);
+    const bool known = after && is_known(p, pattern, width);
+    if (after) ask_about_last(p, pattern, reading, known);
+    if (known) {
+        fprintf(p->out, "%-44s -> blk.{layer}.l_out %s else  # by its name: no layer's values decide\n", pattern,
+                reading);
+        p->total->n_by_name += take_layers(p, pattern, true);
+        return;
+    }
     size_t n = write_nodes(p, item, layer, pattern, width);
     if (n == 0) return;
     fprintf(p->out, "%s%s  # by size alone%s: no layer's values decide\n", *reading ? " " : "", reading,
