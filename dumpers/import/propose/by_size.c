@@ -37,6 +37,13 @@ static bool is_taken(const fd_proposer *p, const char *tail) {
     return false;
 }
 
+/* The rows of the embedding, scaled or not. */
+static bool is_embedding(const fd_proposer *p, int32_t v) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+    const int32_t from = node->layer < 0 ? fd_trace_find(p->ref, node->inputs[0]) : -1;
+    return strcmp(node->op, "embed") == 0 || (from >= 0 && strcmp(fd_trace_node_at(p->ref, from)->op, "embed") == 0);
+}
+
 /* Of "h{layer+1}", is h0 the embeddings? The names are then what goes into the layers, and the last layer's output has none. */
 static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
     const char *number = strstr(pattern, "{layer+1}");
@@ -46,7 +53,7 @@ static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
     for (size_t i = 0; i < p->n; i++) {
         const fd_proposed *item = &p->items[i];
         if (item->written && strcmp(item->name, first) == 0 && item->best[0].node >= 0)
-            return strcmp(fd_trace_node_at(p->ref, item->best[0].node)->op, "embed") == 0;
+            return is_embedding(p, item->best[0].node);
     }
     return false;
 }
