@@ -58,7 +58,7 @@ typedef struct fd_class_case {
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
     int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
     int32_t n_spans, n_spans_needed; /* the same of tensors that are no products, computed through unrecorded ones */
-    int32_t n_seen;   /* of n_needed, tensors computed from recorded ones of the same part of the layer */
+    int32_t n_seen;            /* of n_needed, tensors computed from recorded ones of the same part of the layer */
     int32_t n_through, n_left; /* tensors reached through unrecorded ones; of those, the ones whose rows have more left
                                    than binary32 leaves, most of them */
     int32_t n_rows_left;       /* rows of such tensors that have more left */
