@@ -12,6 +12,26 @@
 #include "compare/diagnose/along_nearest.h"
 #include "compare/diagnose/suspects.h"
 
+/* In a call of as many rows, after one that departs, so much less is left that it is no longer there. */
+#define STOPPED 16.0f
+
+/* What an engine is meant to do it does in all calls alike: of a prompt or of single tokens, and from some position on, but not in one and
+ * not in the next. */
+static bool stops(const fd_comparison *c, const fd_attribution *of) {
+    const fd_verdict_map *map = &c->map[FD_CANDIDATE];
+    const fd_trace_step *steps = fd_trace_steps(c->pair.cand);
+    const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
+    bool stopped = false;
+    for (int32_t s = of->first.step, n_row = 0; s < fd_trace_n_step(c->pair.cand); s++) {
+        float most = -1;
+        for (int32_t p = steps[s].pos0; p < steps[s].pos0 + steps[s].n_pos && p < map->n_pos; p++)
+            if (!(z[p] <= most)) most = z[p];
+        if (s == of->first.step) n_row = steps[s].n_pos;
+        stopped |= steps[s].n_pos == n_row && most >= 0 && STOPPED * most < (float)of->first.z;
+    }
+    return stopped;
+}
+
 /* All that departs is as an engine may be meant to be: then nothing was introduced, as far as anybody can tell. */
 static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
@@ -22,6 +42,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     fd_node_finding place;
     int32_t other = -1;
     if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates)) return FD_OK;
+    if (stops(c, of)) return FD_OK;
     if (c->likely_at > 0) return FD_OK; /* a bug showed the class */
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     if (!e.named && inferred) FD_TRY(fd_explain_along_nearest(&ask, &c->first, &place, &along, err));

@@ -50,8 +50,13 @@ typedef struct rows {
     int32_t n, n_first;                              /* in all, in its first step */
 } rows;
 
+static bool is_mixed(const fd_numerics_class *class_) {
+    return class_->u_shown > 0 && !class_->own_block;
+}
+
+/* All tensors, or as many as show it. */
 static bool rounds_to_16_bits(const fd_numerics_class *class_) {
-    return class_->u_out > 0x1p-20;
+    return class_->u_out > 0x1p-20 || is_mixed(class_);
 }
 
 static bool chooses_experts(const fd_graph *graph) {
@@ -69,13 +74,19 @@ static bool has_another_cache(const fd_trace *trace, const fd_numerics_class *cl
     return fd_kv_is_quantised(k) || fd_kv_is_quantised(v) || (!of_bf16 && (k == FD_BF16 || v == FD_BF16));
 }
 
-/* What kernels keep to themselves is not recorded in either. */
+/* The class to emulate. What kernels keep to themselves is not recorded in either; and an engine of mixed precision leaves no more than one
+ * that rounds every tensor. */
+static const char *to_emulate(const fd_numerics_class *class_) {
+    if (is_mixed(class_)) return class_->u_shown > 0x1p-11 ? "hf-bf16" : "hf-f16";
+    return fd_class_unfused(class_)->name;
+}
+
 static fd_code open_emulated(const fd_cli_pair *pair, const char *class_name, fd_cli_exec *out, bool *known,
                              fd_error *err) {
     char spec[48];
     fd_error unknown;
     const fd_numerics_class *class_ = fd_numerics_class_find(class_name);
-    snprintf(spec, sizeof spec, "cpu:emulate-%s", class_ ? fd_class_unfused(class_)->name : class_name);
+    snprintf(spec, sizeof spec, "cpu:emulate-%s", class_ ? to_emulate(class_) : class_name);
     const fd_code code = fd_cli_exec_open(spec, pair->model->graph, fd_trace_n_pos(pair->cand), 0, out, &unknown);
     *known = code == FD_OK;
     if (code == FD_OK || code == FD_ERR_INPUT || code == FD_ERR_UNSUPPORTED) return FD_OK;
@@ -263,13 +274,15 @@ fd_code fd_cli_check_whole_error(const fd_cli_pair *pair, fd_verdict *verdict, f
     if ((verdict->status != FD_NOISE && !is_of_logits_alone(verdict)) || verdict->replay.of_reference ||
         fd_cli_peers() || has_another_cache(pair->cand, class_) ||
         !(fd_graph_n_parameter(pair->model->graph) * n_pos <= MOST_WORK) ||
-        strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 || !fd_trace_has_data(pair->ref, "logits") ||
-        !fd_trace_has_data(pair->cand, "logits") || fd_trace_n_pos(pair->ref) < n_pos)
+        strcmp(fd_trace_get_info(pair->ref)->numerics, "exact") != 0 || fd_trace_n_pos(pair->ref) < n_pos)
         return FD_OK;
+    const bool in_16_bits = class_ && rounds_to_16_bits(class_),
+               has_logits = fd_trace_has_data(pair->ref, "logits") && fd_trace_has_data(pair->cand, "logits");
+    if (!has_logits && !in_16_bits) return FD_OK; /* of what is not rounded to 16 bits the logits alone are asked */
     FD_TRY(open_emulated(pair, verdict->replay.numerics, &exec, &known, err));
     if (!known) return FD_OK;
-    fd_code code = record_emulated(pair, &exec, !class_ || !rounds_to_16_bits(class_), &emulated, err);
-    if (code == FD_OK) code = check_logits(pair, emulated, verdict, err);
+    fd_code code = record_emulated(pair, &exec, !in_16_bits, &emulated, err);
+    if (code == FD_OK && has_logits) code = check_logits(pair, emulated, verdict, err);
     if (code == FD_OK) code = check_ops(pair, emulated, verdict, err);
     if (emulated) fd_trace_close(emulated);
     fd_cli_exec_close(&exec);

@@ -1,6 +1,7 @@
 #include "compare/class/own_products.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "compare/class/undirected.h"
@@ -18,33 +19,44 @@ typedef struct product {
     double error; /* relative */
 } product;
 
-static product weigh(const fd_trial_rows *rows, double u_out) {
+/* `n_rounded`: results of 16 bits on the way, the product's own among them. Their errors add up in squares. */
+static product weigh(const fd_trial_rows *rows, double u_out, int32_t n_rounded) {
     const fd_undirected errors = fd_weigh_undirected(rows);
-    const bool size = errors.error >= LEAST_ERROR * u_out && errors.error <= MOST_ERROR;
+    const double least = LEAST_ERROR * u_out * sqrt((double)n_rounded);
+    const bool size = errors.error >= least && errors.error <= MOST_ERROR;
     return (product){true, size && fd_is_undirected_in_rows(&errors), errors.error};
 }
 
 /* fd_diagnose_look_fn */
+typedef struct question {
+    product found;
+    int32_t n_rounded;
+} question;
+
 static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
     const int64_t stride = fd_node_row_stride(request->args.node, request->args.n_kv);
     const int64_t n = (request->args.n_pos - request->n_unjudged) * stride;
     const uint32_t type = fd_narrow_type(request->output + request->n_unjudged * stride, n);
     fd_trial_rows rows;
     (void)options;
-    product *out = user;
+    question *q = user;
     if (type == FD_F32) return FD_OK;
     fd_code code = fd_trial_rows_open(request, &rows, err);
-    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED) *out = weigh(&rows, fd_dtype_roundoff(type));
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED)
+        q->found = weigh(&rows, fd_dtype_roundoff(type), q->n_rounded);
     fd_trial_rows_close(&rows);
     return code;
+}
+
+static bool is_recorded(const fd_diagnose_options *ask, int32_t i) {
+    return fd_trace_has_data(ask->trace, ask->graph->nodes[i].name) && !(ask->ignored && ask->ignored[i]);
 }
 
 /* A recorded product of the layers. Routers stay as they are in such engines. */
 static bool is_product(const fd_diagnose_options *ask, int32_t i) {
     const fd_node *node = &ask->graph->nodes[i];
     const bool is_router = node->weight[0] >= 0 && strstr(ask->graph->weights[node->weight[0]].name, "ffn_gate_inp");
-    return node->op == FD_OP_MATMUL && node->layer >= 0 && !is_router && !(ask->ignored && ask->ignored[i]) &&
-           fd_trace_has_data(ask->trace, node->name);
+    return node->op == FD_OP_MATMUL && node->layer >= 0 && !is_router && is_recorded(ask, i);
 }
 
 /* Large biases hide what the factors leave: then the error goes with the rounding of the sum, and says nothing. */
@@ -58,9 +70,7 @@ static bool is_free_of_products(const fd_diagnose_options *ask, int32_t i) {
     if (node->weight[0] >= 0 && !fd_node_is_norm(node)) return false;
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         const int32_t from = node->input[k];
-        const bool recorded = from < 0 || (fd_trace_has_data(ask->trace, ask->graph->nodes[from].name) &&
-                                           !(ask->ignored && ask->ignored[from]));
-        if (!recorded && !is_free_of_products(ask, from)) return false;
+        if (from >= 0 && !is_recorded(ask, from) && !is_free_of_products(ask, from)) return false;
     }
     return true;
 }
@@ -78,6 +88,18 @@ static fd_code departs_evenly(const fd_diagnose_options *ask, const fd_node_find
     return FD_OK;
 }
 
+/* The node, and unrecorded ones that it is computed through and that were not counted yet. */
+static int32_t count_way(const fd_diagnose_options *ask, int32_t i, bool *counted) {
+    const fd_node *node = &ask->graph->nodes[i];
+    int32_t n = !counted[i];
+    counted[i] = true;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        const int32_t from = node->input[k];
+        if (from >= 0 && !counted[from] && !is_recorded(ask, from)) n += count_way(ask, from, counted);
+    }
+    return n;
+}
+
 static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
     return other < 0 || of->introduced[i].step < of->introduced[other].step;
 }
@@ -85,21 +107,31 @@ static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
 fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attribution *of, fd_own_products *out,
                              fd_error *err) {
     fd_diagnose_options plain = *ask;
+    const size_t n_node = (size_t)ask->graph->n_node;
+    bool *counted = malloc(n_node + 1);
     int32_t n = 0, n_own = 0;
+    fd_code code = counted ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "products: out of memory");
     *out = (fd_own_products){.other = -1};
     plain.numerics = fd_numerics_class_find("hf-bf16"); /* which repeats no rounding of factors */
-    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+    for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {
         const fd_node_finding *f = &of->introduced[i];
         const bool departs = f->finding != FD_FOUND_NOTHING && (f->span_first == i || is_free_of_products(ask, i));
-        product p = {0};
-        if (is_product(ask, i)) FD_TRY(fd_below_look_with(&plain, i, look, &p, err));
-        if (p.own && f->finding != FD_FOUND_NOTHING) FD_TRY(departs_evenly(&plain, f, p.error, &p.own, err));
+        question q = {0};
+        if (is_product(ask, i)) {
+            memset(counted, 0, n_node);
+            q.n_rounded = count_way(ask, i, counted);
+            code = fd_below_look_with(&plain, i, look, &q, err);
+        }
+        product p = q.found;
+        if (code == FD_OK && p.own && f->finding != FD_FOUND_NOTHING)
+            code = departs_evenly(&plain, f, p.error, &p.own, err);
         n += p.own || (p.seen && !has_bias(&ask->graph->nodes[i]));
         n_own += p.own;
         const bool untold = is_product(ask, i) && has_bias(&ask->graph->nodes[i]);
         if (departs && !p.own && !untold && is_before(of, i, out->other)) out->other = i;
         if (p.own) out->error = fmax(out->error, p.error);
     }
-    out->are = n >= FEWEST_PRODUCTS && 4 * n_own >= 3 * n;
-    return FD_OK;
+    out->are = code == FD_OK && n >= FEWEST_PRODUCTS && 4 * n_own >= 3 * n;
+    free(counted);
+    return code;
 }

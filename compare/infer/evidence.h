@@ -57,7 +57,8 @@ typedef struct fd_class_case {
     int32_t first;              /* the first of those beyond; -1: none */
     int32_t n_rounded;          /* tensors where the class rounds much more than the finest */
     int32_t n_needed; /* of those, tensors that the finest class does not explain, and no row of which is spared */
-    int32_t n_seen;   /* of those, tensors computed from recorded ones of the same part of the layer */
+    int32_t n_spans, n_spans_needed; /* the same of tensors that are no products, computed through unrecorded ones */
+    int32_t n_seen;            /* of n_needed, tensors computed from recorded ones of the same part of the layer */
     int32_t n_through, n_left; /* tensors reached through unrecorded ones; of those, the ones whose rows have more left
                                    than binary32 leaves, most of them */
     int32_t n_rows_left;       /* rows of such tensors that have more left */
@@ -161,7 +162,7 @@ bool fd_storage_refutes(const fd_storage *storage);
 /* The class rounds factors, and most products have far smaller errors. */
 bool fd_case_rounds_less(const fd_class_case *c);
 
-/* Most of what the class rounds shows no such errors, or most rows of its table are others. */
+/* Most of what the class rounds shows no such errors, or most of what is computed through that, or most rows of its table are others. */
 bool fd_case_refuted(const fd_class_case *c);
 
 /* A class of single rows that are not rounded as several are: no engine's that rounds them as well, and of a prompt alone nothing speaks for

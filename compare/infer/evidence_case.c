@@ -28,7 +28,7 @@ static bool has_another_table(const fd_class_case *c) {
 }
 
 bool fd_case_refuted(const fd_class_case *c) {
-    return 2 * c->n_needed < c->n_rounded || has_another_table(c);
+    return 2 * c->n_needed < c->n_rounded || 2 * c->n_spans_needed < c->n_spans || has_another_table(c);
 }
 
 bool fd_case_rows_refute(const fd_class_case *c) {

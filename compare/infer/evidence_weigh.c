@@ -127,6 +127,28 @@ static bool is_of_product(const fd_evidence *e, const fd_node *node) {
     return fd_dot_is_product(node->op) || (made && !fd_trace_has_data(e->trace, in->name));
 }
 
+static bool through_product(const fd_evidence *e, int32_t node) {
+    const fd_node *nodes = e->graph->nodes;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        const int32_t in = nodes[node].input[k];
+        if (in < 0 || fd_trace_has_data(e->trace, nodes[in].name)) continue;
+        if (fd_dot_is_product(nodes[in].op) || through_product(e, in)) return true;
+    }
+    return false;
+}
+
+static bool is_needed(const fd_class_case *c, const fd_node *node, tally rows) {
+    return 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(c->evidence, c->numerics, node);
+}
+
+/* A layer's output is as far off as its products: a bug in one layer, or from a position on, leaves the others as they are. */
+static void weigh_span(const fd_node *node, fd_class_case *c) {
+    if (c->evidence->n_way[node->id] == 0 || !through_product(c->evidence, node->id)) return;
+    const tally rows = count_rows(c, node->id);
+    c->n_spans += rows.rounded > 0;
+    c->n_spans_needed += rows.rounded > 0 && is_needed(c, node, rows);
+}
+
 static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     const fd_evidence *e = c->evidence;
     /* an engine may round rows of the cache where it reads them, and fast sin and exp may happen to be right */
@@ -137,10 +159,11 @@ static void weigh_need(const fd_node *node, fd_class_case *c, tally kinds[2]) {
     if (c->numerics->either && of_attention(node->op)) return; /* its small products stay in binary32 as a rule */
     bool repeats =
         asked || c->numerics->replays_inputs || (node->op == FD_OP_KV_WRITE && fd_class_repeats_cache(c->numerics));
+    if (!repeats && other && c->numerics->u_out <= 0x1p-24) weigh_span(node, c);
     if (!repeats && (copies || (other && c->numerics->u_out <= 0x1p-24))) return;
     tally rows = repeats ? count_repeated(c, node->id) : count_rows(c, node->id);
     if (rows.rounded == 0) return;
-    bool needed = 2 * rows.needed >= rows.rounded && rows.spared == 0 && !rounds_its_result(e, c->numerics, node);
+    const bool needed = is_needed(c, node, rows);
     c->n_rounded++;
     c->n_needed += needed;
     c->n_seen += needed && (repeats || !through_a_part(e, node->id));

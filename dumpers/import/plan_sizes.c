@@ -10,6 +10,8 @@ enum { MOST_VOTES = 16 }; /* different answers */
 typedef struct vote_count {
     int32_t n;     /* arrays */
     int32_t n_fit; /* of those, the ones whose rows then have as many elements as a row of the model */
+    int64_t width; /* of the first of these, elements a row */
+    bool widths;   /* another's row has another number */
     bool guess;    /* steps in front that were not recorded have what is left */
 } vote_count;
 
@@ -30,15 +32,19 @@ static bool same_name(const fd_source_tensor *a, const fd_source_tensor *b) {
     return a->occurrence == b->occurrence && strcmp(a->name, b->name) == 0;
 }
 
-static void vote(votes *v, const int32_t *sizes, int32_t n_step, bool fit, bool guess) {
+/* `width`: of a row, where that is one of the model; else 0. */
+static void vote(votes *v, const int32_t *sizes, int32_t n_step, int64_t width, bool guess) {
     int32_t at = 0;
     while (at < v->n && memcmp(v->sizes + (size_t)at * (size_t)n_step, sizes, sizeof *sizes * (size_t)n_step) != 0)
         at++;
     if (at == MOST_VOTES) return;
     if (at == v->n) memcpy(v->sizes + (size_t)v->n++ * (size_t)n_step, sizes, sizeof *sizes * (size_t)n_step);
-    v->of[at].n++;
-    v->of[at].n_fit += fit;
-    v->of[at].guess = guess;
+    vote_count *of = &v->of[at];
+    of->n++;
+    of->guess = guess;
+    if (width == 0) return;
+    if (of->n_fit++ == 0) of->width = width;
+    of->widths |= of->width != width;
 }
 
 /* Of the `left` tokens those of the steps that were not recorded: one each, the first of them the rest. */
@@ -73,13 +79,14 @@ static void vote_by_axes(const fd_source_tensor *const *arrays, int32_t n, const
             sum += size;
         }
         const int64_t left = plan->n_token - sum;
-        const bool row = fits && fd_import_is_row(plan->graph, n_element / arrays[0]->shape[axis]);
+        const int64_t width = fits ? n_element / arrays[0]->shape[axis] : 0;
+        const bool row = fits && fd_import_is_row(plan->graph, width);
         if (!fits || (!row && fd_import_is_row(plan->graph, n_element))) continue; /* an axis inside the only row */
         const bool guess = left > n_missing && behind && row && plan->graph;
         if (left != 0 && left != n_missing && !guess) continue;
         share_left(plan, arrays, n, left, sizes);
         for (int32_t i = 0; i < n; i++) sizes[arrays[i]->step] = (int32_t)arrays[i]->shape[axis];
-        vote(v, sizes, plan->n_step, row, guess);
+        vote(v, sizes, plan->n_step, row ? width : 0, guess);
     }
 }
 
@@ -105,7 +112,7 @@ static void vote_by_elements(const fd_source_tensor *const *arrays, int32_t n, c
     if (fits && one_row && n_missing > 0 && (left == n_missing || arrays[0]->step == n_missing)) {
         share_left(plan, arrays, n, left, sizes);
         for (int32_t i = 0; i < n; i++) sizes[arrays[i]->step] = 1;
-        vote(v, sizes, plan->n_step, true, left > n_missing);
+        vote(v, sizes, plan->n_step, fd_source_elements(arrays[0]), left > n_missing);
     }
     const int64_t rows = plan->n_token - n_missing; /* steps that were not recorded were single tokens, as above */
     const int64_t width = fits && rows > 0 && !one_row ? sum / rows : 0;
@@ -115,7 +122,13 @@ static void vote_by_elements(const fd_source_tensor *const *arrays, int32_t n, c
         fits = arrays[i]->shape[0] % width == 0 && arrays[i]->shape[0] > 0;
         sizes[arrays[i]->step] = (int32_t)(arrays[i]->shape[0] / width);
     }
-    if (fits && fd_import_is_row(plan->graph, width)) vote(v, sizes, plan->n_step, true, false);
+    if (fits && fd_import_is_row(plan->graph, width)) vote(v, sizes, plan->n_step, width, false);
+}
+
+/* Heads, and what windowed layers keep, may add up to the tokens by chance: but these are rows of one width. */
+static bool is_better(const vote_count *a, const vote_count *b) {
+    if (a->widths != b->widths) return a->widths;
+    return a->n_fit > b->n_fit || (a->n_fit == b->n_fit && a->n > b->n);
 }
 
 fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, fd_error *err) {
@@ -137,13 +150,14 @@ fd_code fd_plan_sizes(const fd_planner *p, int32_t n_recorded, int32_t *sizes, f
     }
     int32_t best = 0;
     for (int32_t k = 1; k < v.n; k++)
-        if (v.of[k].n_fit > v.of[best].n_fit || (v.of[k].n_fit == v.of[best].n_fit && v.of[k].n > v.of[best].n))
-            best = k;
+        if (is_better(&v.of[k], &v.of[best])) best = k;
     for (size_t s = 0; s < n_step; s++) sizes[s] = -1;
     /* heads may add up by chance: where steps are missing, most names have to say it */
     bool agreed = v.n > 0 && (n_recorded == p->plan->n_step || 2 * v.of[best].n > n_name);
-    /* the last token's rows alone say nothing, and heads of attention may be as many as the tokens of a step */
-    agreed &= n_recorded < p->plan->n_step || v.of[best].n_fit >= n_one_row || n_recorded == p->plan->n_token;
+    /* the last token's rows alone say nothing, and heads of attention may be as many as the tokens of a step. (What windowed layers keep is as
+     * large in every step, too.) */
+    agreed &= n_recorded < p->plan->n_step || v.of[best].n_fit >= n_one_row || v.of[best].widths ||
+              n_recorded == p->plan->n_token;
     if (room && agreed) memcpy(sizes, v.sizes + (size_t)best * n_step, sizeof *sizes * n_step);
     p->plan->guessed_steps |= room && agreed && v.of[best].guess;
     free(v.sizes);

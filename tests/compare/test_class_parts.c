@@ -111,3 +111,25 @@ Test(class_parts, all_classes_have_a_place_in_every_list_of_them) {
     while (fd_numerics_class_at(n)) n++;
     cr_expect_leq(n, FD_MOST_CLASSES, "%d", n);
 }
+
+/* Without a direction. */
+static void a_thousandth_off(const fd_op_args *args) {
+    run_clean(args);
+    float *y = args->out;
+    const int64_t n = args->n_pos * fd_node_row_stride(args->node, args->n_kv);
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += (double)y[i] * (double)y[i];
+    const float by = (float)(1e-3 * sqrt(squares / (double)n));
+    for (int64_t i = 0; i < n; i++) y[i] += (uint32_t)(i * 2654435761) >> 31 ? by : -by;
+}
+
+/* Classes of binary16 and TF32 factors have room for it; but they would have rounded the other layers' products as well, whose outputs are
+ * right to the last bits. */
+Test(class_parts, a_bug_in_one_layer_is_no_class_where_layer_outputs_alone_were_recorded) {
+    bench b = open_bench(models[0], (recording){0});
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*l_out"};
+    fd_verdict v = judge(b.graph, b.ref, record(spoiled(&b, "blk.2.attn_proj", a_thousandth_off), how), NULL);
+    expect_at(&v, "blk.2.l_out", v.replay.numerics);
+    fd_verdict_free(&v);
+    close_model(&b);
+}

@@ -73,3 +73,20 @@ Test(eight_bits, one_product_in_8_bits_is_a_bug) {
     fd_graph_free(graph);
     close_model(&b);
 }
+
+/* As nothing that has a name. */
+static void half_of_it_off(const fd_op_args *args) {
+    run_clean(args);
+    float *y = args->out;
+    for (int64_t i = 0; i < args->n_pos * args->node->shape[0] * args->node->shape[1]; i++)
+        y[i] *= (uint32_t)(i * 2654435761) >> 31 ? 1.5f : 0.5f;
+}
+
+/* Through unrecorded tensors an engine of 16 bits leaves several roundings of a product, with no direction either. */
+Test(eight_bits, several_roundings_on_the_way_are_no_factors_of_8_bits) {
+    bench b = open_bench(models[0], (recording){0});
+    fd_verdict v = verdict_of(&b, spoiled(&b, "blk.2.attn_v", half_of_it_off), "*attn_proj,*ffn_down,logits");
+    expect_at(&v, "blk.2.attn_proj", v.replay.numerics);
+    fd_verdict_free(&v);
+    close_model(&b);
+}

@@ -38,6 +38,13 @@ static void softmax_with(const fd_op_args *args, float (*e)(float)) {
 static void softmax_by_polynomial(const fd_op_args *args) {
     softmax_with(args, exp_by_polynomial);
 }
+/* In the first of the steps after the prompt alone. */
+static void softmax_by_polynomial_once(const fd_op_args *args) {
+    if (args->pos0 == N_PREFILL)
+        softmax_by_polynomial(args);
+    else
+        run_clean(args);
+}
 static void softmax_by_line(const fd_op_args *args) {
     softmax_with(args, exp_by_line);
 }
@@ -137,6 +144,7 @@ Test(own_kernels, small_errors_of_a_function_in_every_layer_may_be_meant_so) {
     } cases[] = {
         {"softmax by a polynomial", FD_OP_ATTN_SOFTMAX, softmax_by_polynomial, false, FD_INCOMPLETE},
         {"in one layer", FD_OP_ATTN_SOFTMAX, softmax_by_polynomial, true, FD_DIVERGED},
+        {"in one call, not in the next", FD_OP_ATTN_SOFTMAX, softmax_by_polynomial_once, false, FD_DIVERGED},
         {"softmax by a line", FD_OP_ATTN_SOFTMAX, softmax_by_line, false, FD_DIVERGED},
         {"SiLU by a polynomial", FD_OP_SILU_MUL, silu_by_polynomial, false, FD_INCOMPLETE},
         {"two Newton steps", FD_OP_RMS_NORM, norm_by_two_steps, false, FD_INCOMPLETE},

@@ -37,18 +37,28 @@ static bool is_taken(const fd_proposer *p, const char *tail) {
     return false;
 }
 
-/* Of "h{layer+1}", is h0 the embeddings? The names are then what goes into the layers, and the last layer's output has none. */
-static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
+/* The rows of the embedding, scaled or not. */
+static bool is_embedding(const fd_proposer *p, int32_t v) {
+    const fd_trace_node *node = fd_trace_node_at(p->ref, v);
+    const int32_t from = node->layer < 0 ? fd_trace_find(p->ref, node->inputs[0]) : -1;
+    return strcmp(node->op, "embed") == 0 || (from >= 0 && strcmp(fd_trace_node_at(p->ref, from)->op, "embed") == 0);
+}
+
+/* Of "h{layer+1}" h0; NULL: there is none. */
+static fd_proposed *name_before(const fd_proposer *p, const char *pattern) {
     const char *number = strstr(pattern, "{layer+1}");
     char first[300];
-    if (!number) return false;
+    if (!number) return NULL;
     snprintf(first, sizeof first, "%.*s0%s", (int)(number - pattern), pattern, number + strlen("{layer+1}"));
-    for (size_t i = 0; i < p->n; i++) {
-        const fd_proposed *item = &p->items[i];
-        if (item->written && strcmp(item->name, first) == 0 && item->best[0].node >= 0)
-            return strcmp(fd_trace_node_at(p->ref, item->best[0].node)->op, "embed") == 0;
-    }
-    return false;
+    for (size_t i = 0; i < p->n; i++)
+        if (!p->items[i].slice[0] && strcmp(p->items[i].name, first) == 0) return &p->items[i];
+    return NULL;
+}
+
+/* Is h0 the embeddings? The names are then what goes into the layers, and the last layer's output has none. */
+static bool begins_with_embeddings(const fd_proposer *p, const char *pattern) {
+    const fd_proposed *first = name_before(p, pattern);
+    return first && first->written && first->best[0].node >= 0 && is_embedding(p, first->best[0].node);
 }
 
 /* The names that fit the pattern, of two layers and more, or one for each that is recorded, none of which is written; else 0. Marks them when
@@ -113,6 +123,31 @@ static int64_t reading_of_shape(const fd_proposer *p, const fd_proposed *item, c
     return 0;
 }
 
+/* A name more than there are layers, from the embeddings on: the stream between them, whatever its values. transformers' hidden_states begin
+ * with the embeddings even where these are wrong. */
+static bool is_stream(fd_proposer *p, const char *pattern, int64_t width) {
+    const fd_hparams *h = &p->plan.graph->hparams;
+    const fd_proposed *first = name_before(p, pattern);
+    const bool known = first && !first->written && strstr(pattern, "hidden_states");
+    return width == h->n_embd && (known || begins_with_embeddings(p, pattern)) &&
+           take_layers(p, pattern, false) == (size_t)h->n_layer;
+}
+
+static void write_stream(fd_proposer *p, const char *pattern, const char *reading) {
+    static const char why[] = "by its name: no layer's values decide";
+    fd_proposed *first = name_before(p, pattern);
+    int32_t scaled = fd_trace_find(p->ref, "token_embd_scaled");
+    if (!first->written) {
+        first->best[0].node = scaled >= 0 ? scaled : fd_trace_find(p->ref, "token_embd");
+        first->written = first->matched = true;
+        fprintf(p->out, "%-44s -> %s %s  # %s\n", first->name, fd_trace_node_at(p->ref, first->best[0].node)->name,
+                reading, why);
+        p->total->n_by_name++;
+    }
+    fprintf(p->out, "%-44s -> blk.{layer}.l_out %s else  # %s\n", pattern, reading, why);
+    p->total->n_by_name += take_layers(p, pattern, true);
+}
+
 /* The nodes of that size, the one that the names are taken for if nothing says which first. */
 static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer, const char *pattern, int64_t width) {
     const bool cache = strcasestr(pattern, "cache") != NULL; /* a copy of another node, else never meant */
@@ -135,13 +170,14 @@ static size_t write_nodes(fd_proposer *p, const fd_proposed *item, int32_t layer
     return n;
 }
 
-static void ask_about_last(fd_proposer *p, const char *pattern, const char *reading) {
+static void ask_about_last(fd_proposer *p, const char *pattern, const char *reading, bool stream) {
     const int32_t last = p->plan.graph->hparams.n_layer - 1;
     fd_proposed_rule rule = {0};
     char node[96];
-    if (!begins_with_embeddings(p, pattern)) return;
+    if (!stream && !begins_with_embeddings(p, pattern)) return;
     snprintf(rule.source, sizeof rule.source, "%s", pattern);
     snprintf(rule.ops, sizeof rule.ops, "%s", reading);
+    if (stream) snprintf(rule.node, sizeof rule.node, "blk.{layer}.l_out");
     snprintf(node, sizeof node, "blk.%d.l_out", last);
     for (size_t i = 0; i < p->n && fd_trace_find(p->ref, node) >= 0; i++) {
         fd_name_map_capture capture;
@@ -163,6 +199,23 @@ static void read_words_alike(const fd_proposer *p, const fd_proposed *item, char
     snprintf(reading + n, size - n, "%s", n > 0 && reading[n - 1] != ' ' ? words : words + strspn(words, " "));
 }
 
+static void take_stream(fd_proposer *p, const fd_proposed *item, int number) {
+    char pattern[300], reading[FD_PROPOSE_MAX_OPS];
+    if (fd_propose_layer_of(p, item->name, number, true, pattern, sizeof pattern) < 0 || item->slice[0] ||
+        fd_propose_is_ids(&p->plan, item->tensors[0]))
+        return;
+    const int64_t width = reading_of_shape(p, item, reading, sizeof reading);
+    if (!is_stream(p, pattern, width)) return;
+    read_words_alike(p, item, reading, sizeof reading);
+    ask_about_last(p, pattern, reading, true);
+    write_stream(p, pattern, reading);
+}
+
+void fd_propose_streams(fd_proposer *p) {
+    for (size_t i = 0; i < p->n; i++)
+        for (int number = 0; number < 4 && !p->items[i].written; number++) take_stream(p, &p->items[i], number);
+}
+
 static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, bool after) {
     char pattern[300], reading[FD_PROPOSE_MAX_OPS];
     int32_t layer = fd_propose_layer_of(p, item->name, number, after, pattern, sizeof pattern);
@@ -170,7 +223,7 @@ static void ask_by_size(fd_proposer *p, const fd_proposed *item, int number, boo
         return;
     const int64_t width = reading_of_shape(p, item, reading, sizeof reading);
     read_words_alike(p, item, reading, sizeof reading);
-    if (after) ask_about_last(p, pattern, reading);
+    if (after) ask_about_last(p, pattern, reading, false);
     size_t n = write_nodes(p, item, layer, pattern, width);
     if (n == 0) return;
     fprintf(p->out, "%s%s  # by size alone%s: no layer's values decide\n", *reading ? " " : "", reading,

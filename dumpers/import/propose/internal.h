@@ -188,6 +188,9 @@ void fd_propose_by_name(fd_proposer *p);
 /* For "embd" and "final_norm", names of no layer: what goes into the first and the norm behind the last, where their values decide
  * nothing, or are nearer to another name's. */
 void fd_propose_ends(fd_proposer *p);
+/* For names of the stream between the layers, one more than there are layers, whose values decide nothing: what goes into the first is the
+ * embeddings. */
+void fd_propose_streams(fd_proposer *p);
 /* For names of all layers that nothing was written for: one line each, with the nodes of their size that no name is. */
 void fd_propose_ask_by_size(fd_proposer *p);
 

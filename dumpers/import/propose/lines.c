@@ -237,6 +237,7 @@ static bool is_known(const fd_proposer *p, const fd_import_options *o, const fd_
 
 static void write_rest(fd_proposer *p, const fd_import_options *o) {
     char shape[128];
+    fd_propose_streams(p);
     fd_propose_by_name(p);
     fd_propose_ask_by_size(p);
     for (size_t i = 0; i < p->n; i++)
