@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Do most weights of a position show that? rows [n_head, n_kv], of which the first n keys are seen; u: the type's unit roundoff. */
+/* Do weights of a position show that? rows [n_head, n_kv], of which the first n keys are seen; u: the type's unit roundoff. */
 bool fd_were_rounded_undivided(const double *rows, int64_t n_head, int64_t n_kv, int64_t n, double u);
 
 #endif
