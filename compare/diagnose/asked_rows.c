@@ -73,6 +73,27 @@ static fd_code is_there(const fd_diagnose_options *o, const fd_node *root, const
     return code;
 }
 
+/* Does an op on the way read a cache, and so what all positions before left there? */
+static bool reads_cache(const fd_diagnose_options *o, const bool *in, int32_t last) {
+    bool any = false;
+    for (int32_t i = 0; i <= last; i++) any |= in[i] && o->graph->nodes[i].op == FD_OP_KV_WRITE;
+    return any;
+}
+
+/* Rows whose inputs lack would be computed from the tokens, and those that follow with them: *from: the first from which on none lacks. */
+static fd_code leave_out_lacking(const fd_diagnose_options *o, const fd_node *root, const bool *in, int32_t *from,
+                                 fd_error *err) {
+    bool there = true;
+    int32_t first = o->finding->pos;
+    if (reads_cache(o, in, root->id)) return FD_OK;
+    while (there && first > *from) {
+        FD_TRY(is_there(o, root, in, first - 1, &there, err));
+        if (there) first--;
+    }
+    *from = first;
+    return FD_OK;
+}
+
 /* Keys that are few enough for the scores of all rows. */
 enum { MOST_KEYS = 512 };
 
@@ -128,6 +149,7 @@ static fd_code choose_rows(const fd_diagnose_options *o, const fd_node *node, co
     bool history = (cost.history && node->op != FD_OP_KV_WRITE) || r->for_hidden_scores;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
     int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;
+    FD_TRY(leave_out_lacking(o, node, in, &from, err));
     if (end > from + n_row) end = from + n_row > pos ? from + n_row : pos + 1;
     if (most > 0 && end > pos + most) end = pos + most;
     /* it may be the row before, of this step or of the one before, which is all that a step of one position can have of it */
