@@ -103,9 +103,13 @@ static float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x * x * x)));
 }
 
+/* The CPU backend's table ends at 10: beyond it the result is the argument, or 0. */
+static float gelu_of_table(float x) {
+    return x <= -10 ? 0 : x >= 10 ? x : fd_round_f16(gelu(fd_round_f16(x)));
+}
+
 static float gelu_of(const fd_emulate *e, float x) {
-    bool from_table = e->class_.product == FD_EMULATE_OF_WEIGHT; /* the CPU backend's */
-    return from_table ? fd_round_f16(gelu(fd_round_f16(x))) : gelu(x);
+    return e->class_.product == FD_EMULATE_OF_WEIGHT ? gelu_of_table(x) : gelu(x);
 }
 
 MAP(gelu, gelu_of(e, x))

@@ -103,6 +103,15 @@ static double fit(const rows *r, int32_t s, int32_t p) {
     return away < NEAR ? 1 + log10(NEAR / away) : 0;
 }
 
+/* Do its values tell the position? Embeddings of one token, and all that is computed of them alone, are equal wherever it stands. */
+static bool is_told_apart(const rows *r, int32_t p) {
+    const size_t size = sizeof *r->of_pos * (size_t)r->n_sample;
+    const float *own = r->of_pos + (int64_t)p * r->n_sample;
+    for (int32_t i = 0; i < r->n_pos; i++)
+        if (i != p && memcmp(r->of_pos + (int64_t)i * r->n_sample, own, size) == 0) return false;
+    return true;
+}
+
 /* Last positions of the steps whose rows fit best: they rise, and the last is the last token's. Where rows say nothing, late ones: a
  * prefill and single tokens. best [n_step][n_pos]: the fit of steps 0…s when s ends at p. */
 static void choose_ends(const rows *r, double *best, int32_t *end) {
@@ -120,7 +129,7 @@ static void choose_ends(const rows *r, double *best, int32_t *end) {
     }
 }
 
-/* ends [n_step]: the best of this name and node; how many rows fit there, and at the plan's own positions. */
+/* ends [n_step]: the best of this name and node; how many rows tell that they are there, and at the plan's own positions. */
 static fd_code choose(const fd_import_plan *plan, const rows *r, int32_t *ends, int32_t *n_chosen, int32_t *n_guessed,
                       fd_error *err) {
     double *best = malloc(sizeof *best * (size_t)r->n_step * (size_t)r->n_pos);
@@ -128,8 +137,9 @@ static fd_code choose(const fd_import_plan *plan, const rows *r, int32_t *ends, 
     if (!best) return fd_fail(err, FD_ERR_MEMORY, "%d steps of %d positions: out of memory", r->n_step, r->n_pos);
     choose_ends(r, best, ends);
     for (int32_t s = 0; s < r->n_step; s++) {
-        *n_guessed += fit(r, s, plan->steps[s].pos0 + plan->steps[s].n_pos - 1) > 0;
-        *n_chosen += fit(r, s, ends[s]) > 0;
+        const int32_t guessed = plan->steps[s].pos0 + plan->steps[s].n_pos - 1;
+        *n_guessed += fit(r, s, guessed) > 0 && is_told_apart(r, guessed);
+        *n_chosen += fit(r, s, ends[s]) > 0 && is_told_apart(r, ends[s]);
     }
     free(best);
     return FD_OK;

@@ -2,6 +2,7 @@
  * sides. */
 #include "base/clones.h"
 #include "compare/bounds/internal.h"
+#include "compare/bounds/undivided.h"
 
 static int64_t kv_head_of(int64_t head, int32_t n_head, int32_t n_head_kv) {
     return head / (n_head / n_head_kv);
@@ -76,6 +77,21 @@ void fd_bound_attn_scores(const fd_bound_work *work) {
     }
 }
 
+/* What the rounding of weights that were not divided yet leaves of them. */
+static void add_rounding_undivided(const fd_bound_work *work) {
+    const fd_op_args *op = work->op;
+    const double u = work->c->u_attn, *rows = work->args->candidate;
+    const int32_t n_head = work->node->shape[0];
+    const int64_t n_of_pos = n_head * op->n_kv;
+    if (!(u > 0x1p-24) || !rows) return;
+    for (int64_t pos = 0; pos < op->n_pos; pos++) {
+        if (!fd_were_rounded_undivided(rows + pos * n_of_pos, n_head, op->n_kv, op->pos0 + pos + 1, u)) continue;
+        for (int64_t i = pos * n_of_pos; i < (pos + 1) * n_of_pos; i++)
+            if (work->y[i] > 0)
+                work->tau[i] += (work->c->typical ? FD_BOUND_TYPICAL : 2) * u * work->y[i] + work->c->tiny_in;
+    }
+}
+
 /* p_t = e^(s_t − m) / Σ. A shift of s_t by ε_t multiplies e^s_t by 1 + ε_t and the sum, which has it too, by
  * 1 + Σ p ε:
  *
@@ -114,6 +130,7 @@ void fd_bound_attn_softmax(const fd_bound_work *work) {
             tau[t] = p[t] > 0 ? p[t] * expm1(off + chain + 4 * u) + 2 * work->c->tiny_out : 0;
         }
     }
+    add_rounding_undivided(work);
 }
 
 /* The dot's bound over the positions; online softmax rescales the partial sums: 2·u_op of Σ p|v|, and 2·u_mix for the

@@ -46,8 +46,10 @@ void fd_bound_of_products(const fd_bound_work *work, const fd_bound_products *p)
             for (int64_t pos = 0; pos < n_pos; pos++) {
                 int64_t at = pos * p->n_out + first + r;
                 double y = fabs(p->y[at]);
+                /* as a rule one rounding more: it is added within the product, or to what was rounded */
+                const double of_bias = c->typical ? FD_BOUND_TYPICAL * y : y + 2 * (double)bias;
                 p->tau[at] = u_chain * sums[pos * n_row + r] + lambda * sqrt(squares[pos * n_row + r] + flushed[pos]) +
-                             (u_mean + typical) * y + (bias > 0 ? c->u_out * (y + 2 * (double)bias) : 0);
+                             (u_mean + typical) * y + (bias > 0 ? c->u_out * of_bias : 0);
             }
         }
     }

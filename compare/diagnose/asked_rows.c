@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "compare/replay/replay.h"
+
 /* Rows asked about. Every explanation runs the ops once more; 2^29 multiplications are about a second of it. Through a
  * span there are some hundred of them, so fewer rows have to do. */
 enum { MOST_ROWS = 64, FEWEST_ROWS = 4, FEW = 4, FEW_OF_SPAN = 2 };
@@ -29,22 +31,67 @@ bool fd_asked_is_recorded(const fd_diagnose_options *o, const fd_node *node) {
     return !ignored && fd_trace_has_data(o->trace, node->name);
 }
 
-static fd_code cost_of(const fd_diagnose_options *o, const fd_node *root, span_cost *out, fd_error *err) {
-    const fd_graph *graph = o->graph;
-    bool *in = calloc((size_t)graph->n_node, sizeof *in);
-    *out = (span_cost){0};
-    if (!in) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    in[root->id] = true;
+static bool is_read(const fd_diagnose_options *o, const fd_node *root, int32_t i) {
+    return i != root->id && fd_asked_is_recorded(o, &o->graph->nodes[i]);
+}
+
+/* [n_node] `root`, what is computed again for it, and the recorded tensors that this reads; the caller frees it. NULL: out of memory. */
+static bool *nodes_of_span(const fd_diagnose_options *o, const fd_node *root) {
+    bool *in = calloc((size_t)o->graph->n_node, sizeof *in);
+    if (in) in[root->id] = true;
+    for (int32_t i = root->id; in && i >= 0; i--)
+        for (int k = 0; k < FD_MAX_INPUTS && in[i] && !is_read(o, root, i); k++)
+            if (o->graph->nodes[i].input[k] >= 0) in[o->graph->nodes[i].input[k]] = true;
+    return in;
+}
+
+static span_cost cost_of(const fd_diagnose_options *o, const fd_node *root, const bool *in) {
+    span_cost cost = {0};
     for (int32_t i = root->id; i >= 0; i--) {
-        const fd_node *node = &graph->nodes[i];
-        if (!in[i] || (i != root->id && fd_asked_is_recorded(o, node))) continue;
-        out->products += products_of(graph, node);
-        out->several |= i != root->id;
-        out->history |= i != root->id && node->op == FD_OP_KV_WRITE;
-        for (int k = 0; k < FD_MAX_INPUTS; k++)
-            if (node->input[k] >= 0) in[node->input[k]] = true;
+        const fd_node *node = &o->graph->nodes[i];
+        if (!in[i] || is_read(o, root, i)) continue;
+        cost.products += products_of(o->graph, node);
+        cost.several |= i != root->id;
+        cost.history |= i != root->id && node->op == FD_OP_KV_WRITE;
     }
-    free(in);
+    return cost;
+}
+
+/* Was all that is read recorded at that position? */
+static fd_code is_there(const fd_diagnose_options *o, const fd_node *root, const bool *in, int32_t pos, bool *there,
+                        fd_error *err) {
+    fd_code code = FD_OK;
+    *there = true;
+    for (int32_t i = root->id; i >= 0 && *there && code == FD_OK; i--) {
+        const fd_node *node = &o->graph->nodes[i];
+        if (!in[i] || !is_read(o, root, i)) continue;
+        double *row = malloc(2 * sizeof *row * (size_t)fd_node_row_stride(node, pos + 1)); /* and scratch */
+        code = row ? fd_replay_read_row(o->trace, fd_trace_find(o->trace, node->name), node, pos, pos + 1,
+                                        row + fd_node_row_stride(node, pos + 1), row, there, err)
+                   : fd_fail(err, FD_ERR_MEMORY, "%s: explanation: out of memory", node->name);
+        free(row);
+    }
+    return code;
+}
+
+/* Does an op on the way read a cache, and so what all positions before left there? */
+static bool reads_cache(const fd_diagnose_options *o, const bool *in, int32_t last) {
+    bool any = false;
+    for (int32_t i = 0; i <= last; i++) any |= in[i] && o->graph->nodes[i].op == FD_OP_KV_WRITE;
+    return any;
+}
+
+/* Rows whose inputs lack would be computed from the tokens, and those that follow with them: *from: the first from which on none lacks. */
+static fd_code leave_out_lacking(const fd_diagnose_options *o, const fd_node *root, const bool *in, int32_t *from,
+                                 fd_error *err) {
+    bool there = true;
+    int32_t first = o->finding->pos;
+    if (reads_cache(o, in, root->id)) return FD_OK;
+    while (there && first > *from) {
+        FD_TRY(is_there(o, root, in, first - 1, &there, err));
+        if (there) first--;
+    }
+    *from = first;
     return FD_OK;
 }
 
@@ -107,12 +154,10 @@ static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32
     if (*end > n_pos) *end = n_pos;
 }
 
-fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, bool hidden_scores,
-                       fd_asked_rows *r, fd_error *err) {
+static fd_code choose_rows(const fd_diagnose_options *o, const fd_node *node, const bool *in, bool few, int32_t most,
+                           bool hidden_scores, fd_asked_rows *r, fd_error *err) {
     int32_t pos = few && most == 0 && o->shows_at > 0 ? o->shows_at : o->finding->pos, first, end, step_end;
-    span_cost cost;
-    *r = (fd_asked_rows){0};
-    FD_TRY(cost_of(o, node, &cost, err));
+    const span_cost cost = cost_of(o, node, in);
     int32_t n_row = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
     step_end = end;
@@ -120,11 +165,13 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     bool history = (cost.history && node->op != FD_OP_KV_WRITE) || r->for_hidden_scores;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
     int32_t from = history || (most == 0 && pos < first + n_row) ? first : pos;
+    FD_TRY(leave_out_lacking(o, node, in, &from, err));
     if (end > from + n_row) end = from + n_row > pos ? from + n_row : pos + 1;
     if (most > 0 && end > pos + most) end = pos + most;
     /* it may be the row before, of this step or of the one before, which is all that a step of one position can have of it */
     bool context = !history && node->op != FD_OP_KV_WRITE &&
                    ((most > 0 && from > first) || ((o->row_before || r->row_by_row) && from > 0));
+    if (context) FD_TRY(is_there(o, node, in, from - 1, &context, err));
     from -= context;
     r->pos0 = history || node->op == FD_OP_KV_WRITE ? 0 : from; /* KV_WRITE: as fd_explain wants it */
     r->n_context = history ? first : 0;
@@ -138,4 +185,14 @@ fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool f
     r->n_kv = end;
     r->products = cost.products;
     return FD_OK;
+}
+
+fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, bool hidden_scores,
+                       fd_asked_rows *r, fd_error *err) {
+    bool *in = nodes_of_span(o, node);
+    *r = (fd_asked_rows){0};
+    fd_code code = in ? choose_rows(o, node, in, few, most, hidden_scores, r, err)
+                      : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    free(in);
+    return code;
 }

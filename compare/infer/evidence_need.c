@@ -9,7 +9,9 @@ static tally need_of(const fd_evidence *e, const fd_class_case *wide, const fd_c
         const fd_evidence_row *w = &wide->rows[at], *own = &tight->rows[at];
         if (w->z < 0 || own->z < 0 || e->graph->nodes[node].op == FD_OP_TOP_K) continue;
         bool copied = e->graph->nodes[node].op == FD_OP_KV_WRITE; /* one rounding, of which types differ by less */
-        if (!own->through && !(w->tau > (copied ? 2 : MUCH_MORE) * own->tau)) continue;
+        /* a class that repeats the cache's rounding has no more room for it, and explains what the other does not */
+        const bool repeated = copied && w->z <= 1 && !(own->z <= 1);
+        if (!own->through && !repeated && !(w->tau > (copied ? 2 : MUCH_MORE) * own->tau)) continue;
         t.rounded++;
         t.needed += copied && !own->through ? !(own->z <= 1) : !(own->left <= 1);
     }

@@ -200,3 +200,73 @@ Test(attention_classes, a_small_bug_of_fused_attention_is_no_reason_for_scores_i
         close_model(&b);
     }
 }
+
+/* e^(score − largest so far) in binary16, which V is multiplied with, tile after tile of so many keys; the sum divides at the end. */
+enum { TILE = 4 };
+static void rounded_undivided(const fd_op_args *args) {
+    const int32_t n_head = args->node->shape[0];
+    run_clean(args);
+    for (int64_t i = 0; i < (int64_t)args->n_pos * n_head; i++) {
+        float *w = (float *)args->out + i * args->n_kv, largest = 0;
+        const int64_t n = args->pos0 + i / n_head + 1;
+        for (int64_t k = 0; k < n; k += TILE) {
+            const int64_t end = k + TILE < n ? k + TILE : n;
+            for (int64_t t = k; t < end; t++) largest = fmaxf(largest, w[t]);
+            for (int64_t t = k; t < end; t++) w[t] = fd_round_f16(w[t] / largest) * largest;
+        }
+    }
+}
+
+/* Such a kernel's weights are sound where attention's factors are of 16 bits, and say nothing against that class. */
+Test(attention_classes, weights_may_be_rounded_before_they_are_divided) {
+    for (int m = 0; m < N_MODEL; m++) {
+        bench b = open_bench(models[m], (recording){0});
+        recording how = {.emulated = "f16", .numerics = "unknown", .tensors = "*"};
+        fd_graph *graph = spoiled_everywhere(&b, "attn_weights", rounded_undivided);
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        expect_noise(v, models[m], "flash attention");
+        fd_graph_free(graph);
+        /* in binary32 they are no rounding */
+        how.emulated = "f32";
+        graph = spoiled_everywhere(&b, "attn_weights", rounded_undivided);
+        v = judge(b.graph, b.ref, record(graph, how), NULL);
+        cr_expect_neq(v.status, FD_NOISE, "%s: %s", models[m], v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+        close_model(&b);
+    }
+}
+
+/* Tensors of binary16, but gate and up, which a fused kernel hands out as it has them. Biases, as large as what they are added to, are added
+ * before the one rounding. */
+Test(attention_classes, a_bias_within_the_product_is_no_other_class) {
+    bench b = open_bench(models[1], (recording){0});
+    fd_graph *graph = graph_copy(&b);
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        fd_node *node = &graph->nodes[i];
+        const bool inside = node->over_kv || strstr(node->name, "ffn_gate") || strstr(node->name, "ffn_up");
+        if (!inside && node->op != FD_OP_KV_WRITE) node->override = rounded_to_f16;
+    }
+    recording how = {.emulated = "f32", .numerics = "unknown", .tensors = "*"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_str_eq(v.replay.numerics, "hf-f16");
+    expect_noise(v, models[1], "biases");
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
+/* A cache of binary16 shows itself, whatever one layer's attention does with it. */
+Test(attention_classes, a_bug_of_one_layers_attention_says_nothing_against_the_cache) {
+    static const char tensors[] = "*norm,*attn_[qkv],*rope,*cache*,*attn_out,*proj,*inp,*act,*down,*l_out,logits";
+    bench b = open_arch("llama-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    recording how = {.emulated = "f16kv", .numerics = "unknown", .tensors = tensors, .tokens = small};
+    fd_graph *graph = graph_copy(&b);
+    graph->nodes[fd_graph_find(graph, "blk.2.attn_scores")].scale *= 2;
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_str_eq(v.replay.numerics, "f16kv");
+    expect_at(&v, "blk.2.attn_out", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}

@@ -1,6 +1,6 @@
-/* Two names that have the values of what a cache is written, K behind RoPE or V: where they differ, the one that is further from
- * the reference is the cache, for it is made of the other: rounded, or with a row that a bug lost. Names that never differ are
- * copies, and either is as good. */
+/* Two names that have the values of what a cache is written, K behind RoPE or V: where they differ, the cache is made of the other:
+ * rounded, or with a row that a bug lost. So it is the one whose values alone have 16 bits, else the one that is further from the
+ * reference. Names that never differ are copies, and either is as good. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,14 @@
 
 typedef struct sums {
     double product, own, ref;
+    bool wide; /* a value has more digits than a type of 16 bits */
 } sums;
+
+static bool has_16_bits(double x) {
+    int exponent;
+    const double digits = ldexp(frexp(x, &exponent), 11);
+    return digits == rint(digits);
+}
 
 /* fd_propose_row_fn */
 static void add_row(void *user, const double *x, const float *ref, int64_t n) {
@@ -21,15 +28,18 @@ static void add_row(void *user, const double *x, const float *ref, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         to->product += x[i] * (double)ref[i];
         to->own += x[i] * x[i];
+        to->wide |= !has_16_bits(x[i]);
         to->ref += (double)ref[i] * (double)ref[i];
     }
 }
 
-/* The angle between the name's values and its node's, over all positions, as fd_candidate's `away`; NAN: they cannot be read. */
-static double away_of(const fd_proposer *p, const fd_proposed *item) {
+/* The angle between the name's values and its node's, over all positions, as fd_candidate's `away`; NAN: they cannot be read. *wide: one of
+ * them is. */
+static double away_of(const fd_proposer *p, const fd_proposed *item, bool *wide) {
     sums all = {0};
     const fd_code code = fd_propose_visit_rows(p, item, add_row, &all);
     const double norms = sqrt(all.own * all.ref);
+    *wide |= all.wide;
     return code == FD_OK && norms > 0 ? 1 - fabs(all.product) / norms : NAN;
 }
 
@@ -75,18 +85,23 @@ static bool is_alike(const fd_trace_node *a, const fd_trace_node *b) {
     return strcmp(a->op, "kv_write") == 0 && strcmp(b->op, "kv_write") == 0 && x && y && strcmp(x, y) == 0;
 }
 
-/* How much further the first name's form is than the second's, summed over the layers. A name that has nobody's values is far away. */
+/* How much further the first name's form is than the second's, summed over the layers. A name that has nobody's values is far away, and one
+ * of 16 bits beside one of more further than any. */
 static double further(const fd_proposer *p, const fd_trace_node *cache, fd_proposed *const of[2]) {
+    bool wide[2] = {false, false};
     double sum = 0;
     for (int32_t v = 0; v < fd_trace_n_node(p->ref); v++) {
         const fd_trace_node *node = fd_trace_node_at(p->ref, v);
         if (!is_alike(cache, node)) continue;
         for (int i = 0; i < 2; i++) {
             const fd_proposed *own = in_layer(p, of[i], node->layer);
-            const double away = !own ? 0 : fd_propose_has_values_of(p, own, node->inputs[0]) ? away_of(p, own) : 1;
+            const double away = !own                                                ? 0
+                                : fd_propose_has_values_of(p, own, node->inputs[0]) ? away_of(p, own, &wide[i])
+                                                                                    : 1;
             if (isfinite(away)) sum += i ? -away : away;
         }
     }
+    if (wide[0] != wide[1]) return wide[0] ? -INFINITY : INFINITY;
     return sum;
 }
 
