@@ -264,7 +264,8 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     fd_judged_class unused;
     forget_attribution(c, FD_CANDIDATE, out);
     FD_TRY(attribute_side(c, FD_CANDIDATE, shown, &unused, out, err));
-    if (out->found && out->first.node < at.node) { /* no engine's that was right until there */
+    const bool nothing = !out->found && out->suspect[at.node].finding == FD_FOUND_NOTHING;
+    if (nothing || (out->found && out->first.node < at.node)) { /* no engine's that was right until there */
         c->likely_at = 0;
         forget_attribution(c, FD_CANDIDATE, out);
         return attribute_side(c, FD_CANDIDATE, was, &unused, out, err);

@@ -60,7 +60,7 @@ static fd_code count_rows_of(const fd_trial_rows *rows, const fd_nearest *of, re
 
 /* What was fitted to another class's roundings is near the engine's number. */
 static fd_code count_rows_near(const fd_trial_rows *rows, const fd_nearest *of, repetition *out, fd_error *err) {
-    double simple[FD_MOST_DIGITS + 1];
+    double simple[FD_MOST_SIMPLE];
     if (!fd_solve_has_number(&of->h)) return count_rows_of(rows, of, out, err);
     const int n = fd_solve_simple(of->h.value, simple);
     fd_code code = FD_OK;

@@ -12,15 +12,20 @@
 /* Standard errors of the slope from 0; and how far from 1 it may be: a number near the engine's shows the bug, too, and is no name. */
 #define SHOWN 10.0
 #define ASIDE 0.25
-/* Another that takes so much less away is told from it; a simple number that takes hardly less stands for one that was fitted. */
+/* Another that takes so much less away is told from it, and one that takes as much to a thousandth is the same computation; a simple number
+ * that takes hardly less stands for one that was fitted. */
 #define APART       0.05
+#define THE_SAME    1e-3
 #define HARDLY_LESS 0.01
+/* Of the values' size, what the named bug may leave: an engine's own int8 blocks leave a hundredth of the logits, 8-bit caches three times that. */
+#define MOST_LEFT 0.03
 
 typedef struct along {
     fd_hypothesis h;
     fd_projection sum;
     fd_slope slope;
     double gain; /* < LEAST_GAIN: it is not shown */
+    double left; /* of the values' size */
 } along;
 
 typedef struct question {
@@ -34,6 +39,19 @@ static bool is_rounding(const fd_hypothesis *h) {
     return numerics || h->guess == FD_GUESS_ROUNDED || fd_hypothesis_is_another_class(h);
 }
 
+static double left_by(const fd_trial_rows *rows, const fd_variant *bug) {
+    const fd_explain_request *r = rows->request;
+    const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    double left = 0, size = 0;
+    if (bug->state != FD_VARIANT_COMPUTED) return INFINITY;
+    for (int64_t i = r->n_unjudged * stride; i < r->args.n_pos * stride; i++) {
+        const double c = (double)r->output[i], off = c - (double)bug->rows[i];
+        left += off * off;
+        size += c * c;
+    }
+    return sqrt(left / size);
+}
+
 static fd_code weigh(const fd_trial_rows *rows, along *a, fd_error *err) {
     const fd_explain_request *r = rows->request;
     fd_variant bug;
@@ -42,6 +60,7 @@ static fd_code weigh(const fd_trial_rows *rows, along *a, fd_error *err) {
     FD_TRY(fd_evaluate(rows->bench, &a->h, r->args.node->id, false, &bug, err));
     for (int32_t row = r->n_unjudged; row < r->args.n_pos && bug.state == FD_VARIANT_COMPUTED; row++)
         fd_projection_add_row(rows, &bug, row, 0, &a->sum);
+    a->left = left_by(rows, &bug);
     fd_variant_free(&bug);
     a->slope = fd_projection_slope_beyond(&a->sum, SHOWN, ASIDE);
     if (a->slope.shown) a->gain = fd_projection_gain(&a->sum);
@@ -50,7 +69,7 @@ static fd_code weigh(const fd_trial_rows *rows, along *a, fd_error *err) {
 
 /* Of the numbers that a fitted one may stand for the first that does as well. */
 static fd_code weigh_numbers(const fd_trial_rows *rows, along *a, fd_error *err) {
-    double simple[FD_MOST_DIGITS + 1];
+    double simple[FD_MOST_SIMPLE];
     FD_TRY(weigh(rows, a, err));
     const int n = fd_solve_has_number(&a->h) && a->gain >= LEAST_GAIN ? fd_solve_simple(a->h.value, simple) : 0;
     for (int i = 0; i < n; i++) {
@@ -85,7 +104,8 @@ static fd_explain_fit fit_of(const fd_graph *graph, const along *a) {
     snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(&a->h));
     fd_hypothesis_summary(&a->h, graph, fit.summary, sizeof fit.summary);
     const size_t said = strlen(fit.summary);
-    if (a->h.layer >= 0) snprintf(fit.summary + said, sizeof fit.summary - said, ", in layer %d alone", a->h.layer);
+    if (a->h.node < 0 && a->h.layer >= 0)
+        snprintf(fit.summary + said, sizeof fit.summary - said, ", in layer %d alone", a->h.layer);
     fit.z = fabs(a->sum.candidate - a->sum.sound) / a->sum.tau;
     return fit;
 }
@@ -108,13 +128,15 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
     e->remaining[0] = fit_of(ask->graph, b);
     e->n_remaining = 1;
     for (int32_t i = 0; i < e->n_nearest; i++) {
-        const bool other = strcmp(fd_hypothesis_name(&q.at[i].h), e->remaining[0].name) != 0;
-        if (!other || !(q.at[i].gain >= b->gain - APART)) continue;
+        const bool same_name = strcmp(fd_hypothesis_name(&q.at[i].h), e->remaining[0].name) == 0;
+        if (i == best || !(q.at[i].gain >= b->gain - APART) || (same_name && q.at[i].gain >= b->gain - THE_SAME))
+            continue;
         if (e->n_remaining < FD_MAX_REMAINING) e->remaining[e->n_remaining] = fit_of(ask->graph, &q.at[i]);
         e->n_remaining++;
     }
     *where = fd_below_finding(ask->graph, ask->trace, ask->finding->node, &b->sum, ask->finding->span_first);
-    if (e->n_remaining == 1 && fabs(e->slope - 1) <= FD_SLOPE_ASIDE + 2 * e->slope_error) return FD_OK;
+    const bool of_its_size = fabs(e->slope - 1) <= FD_SLOPE_ASIDE + 2 * e->slope_error && b->left <= MOST_LEFT;
+    if (e->n_remaining == 1 && of_its_size) return FD_OK;
     e->named = false;
     e->why = e->n_remaining > 1 ? FD_UNNAMED_SEVERAL_FIT : FD_UNNAMED_NONE_FITS;
     e->n_apart = e->n_remaining;

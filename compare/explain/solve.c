@@ -61,15 +61,22 @@ static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value,
     return value > MOST_EPS || fabs(ratio * n_embd - 1) < 0.1 || fabs(ratio / n_embd - 1) < 0.1;
 }
 
+/* A round number may be further from a fitted one. */
+#define NEAR_ROUND 0.15
+enum { MOST_DIGITS = 3 };
+
 bool fd_solve_has_number(const fd_hypothesis *h) {
     return h->guess == FD_GUESS_PARAMETER || h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_INPUT_FACTOR ||
            h->guess == FD_GUESS_CAP;
 }
 
-int fd_solve_simple(double x, double to[FD_MOST_DIGITS + 1]) {
-    for (int i = 0; i < FD_MOST_DIGITS; i++) to[i] = with_digits(x, i + 1);
-    to[FD_MOST_DIGITS] = x;
-    return FD_MOST_DIGITS + 1;
+int fd_solve_simple(double x, double to[FD_MOST_SIMPLE]) {
+    const double power = pow(10, round(log10(fabs(x))));
+    int n = 0;
+    if (fabs(fabs(x) / power - 1) <= NEAR_ROUND) to[n++] = copysign(power, x);
+    for (int digits = 1; digits <= MOST_DIGITS; digits++) to[n++] = with_digits(x, digits);
+    to[n++] = x;
+    return n;
 }
 
 /* What the number may be, simple ones first: the n_round round ones, as a digit, a power of two or a simple multiple of the right one; few
@@ -101,7 +108,6 @@ static int candidates(double x, double right, double to[MOST_SIMPLE], int *n_rou
 #define NEXT_TO_NONE  1e-3 /* bounds */
 #define LEAST_PULL    0x1p-14
 #define NEAR          0.05
-#define NEAR_ROUND    0.15
 
 static bool does_as_well(const fd_trial *t, double value, double best, double distance, double least, bool is_round) {
     const fd_numerics_class *c = t->all.request->numerics;
