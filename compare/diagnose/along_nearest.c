@@ -33,10 +33,11 @@ typedef struct question {
     along at[FD_MAX_NEAREST];
 } question;
 
-/* Roundings are what a class is. */
-static bool is_rounding(const fd_hypothesis *h) {
+/* Roundings are what a class is; and what is fitted to every row, or to every row of a cache, goes along whatever is left. */
+static bool may_be(const fd_hypothesis *h) {
     const bool numerics = h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0;
-    return numerics || h->guess == FD_GUESS_ROUNDED || fd_hypothesis_is_another_class(h);
+    const bool rounding = numerics || h->guess == FD_GUESS_ROUNDED || fd_hypothesis_is_another_class(h);
+    return !rounding && h->guess != FD_GUESS_OWN && !fd_hypothesis_fits_cache(h);
 }
 
 static double left_by(const fd_trial_rows *rows, const fd_variant *bug) {
@@ -71,6 +72,12 @@ static fd_code weigh(const fd_trial_rows *rows, along *a, fd_error *err) {
 static fd_code weigh_numbers(const fd_trial_rows *rows, along *a, fd_error *err) {
     double simple[FD_MOST_SIMPLE];
     FD_TRY(weigh(rows, a, err));
+    if (a->gain >= LEAST_GAIN && (a->h.guess == FD_GUESS_FACTOR || a->h.guess == FD_GUESS_INPUT_FACTOR)) {
+        along further = {.h = a->h}; /* it was solved for on few rows */
+        further.h.value = 1 + (a->h.value - 1) * a->slope.value;
+        FD_TRY(weigh(rows, &further, err));
+        if (further.gain > a->gain) *a = further;
+    }
     const int n = fd_solve_has_number(&a->h) && a->gain >= LEAST_GAIN ? fd_solve_simple(a->h.value, simple) : 0;
     for (int i = 0; i < n; i++) {
         along other = {.h = a->h};
@@ -92,7 +99,7 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     const bool known = code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && rows.plain.tau;
     for (int32_t i = 0; i < q->of->n_nearest && known && code == FD_OK; i++) {
         q->at[i].h = q->of->nearest[i].h;
-        if (!is_rounding(&q->at[i].h)) code = weigh_numbers(&rows, &q->at[i], err);
+        if (may_be(&q->at[i].h)) code = weigh_numbers(&rows, &q->at[i], err);
     }
     fd_trial_rows_close(&rows);
     return code;
@@ -114,6 +121,9 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
                                  fd_error *err) {
     question q = {.of = e};
     int32_t best = 0;
+    *shown = false;
+    const fd_node *nodes = ask->graph->nodes;
+    if (nodes[ask->finding->span_first].layer == nodes[ask->finding->node].layer) return FD_OK;
     FD_TRY(fd_diagnose_look(ask, look, &q, err));
     for (int32_t i = 1; i < e->n_nearest; i++)
         if (q.at[i].gain > q.at[best].gain) best = i;

@@ -1,6 +1,6 @@
 /* A bug in what is left of a class that is not known. Through many layers an engine's own roundings, of int8 blocks say, leave a hundredth of the
  * logits, and no explanation gives the values; but the bug's direction stands in what is left (projection.h), with more than half of its
- * squares, and roundings have no direction of a bug's. */
+ * squares, and roundings have no direction of a bug's. Within a layer, where explanations give the values, it is not asked. */
 #ifndef FD_COMPARE_DIAGNOSE_ALONG_NEAREST_H
 #define FD_COMPARE_DIAGNOSE_ALONG_NEAREST_H
 

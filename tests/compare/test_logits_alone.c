@@ -7,8 +7,10 @@
 enum { LAYER = 2 };
 
 typedef struct logits_case {
-    const char *what, *emulated; /* the class, which is not told */
-    const char *node;            /* of that layer */
+    const char *what;
+    int model;
+    const char *emulated; /* the class, which is not told */
+    const char *node;     /* of that layer */
     fd_override_fn how;
     const char *name;
 } logits_case;
@@ -27,16 +29,31 @@ static void scaled_twice(const fd_op_args *args) {
     for (int64_t i = 0; i < n; i++) ((float *)args->out)[i] *= scale * (1 + 1e-6f * (float)(i * 7 % 11 - 5));
 }
 
+/* The same last bits. */
+static void times(const fd_op_args *args, float factor) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
+        ((float *)args->out)[i] *= factor * (1 + 1e-6f * (float)(i * 7 % 11 - 5));
+}
+static void too_small(const fd_op_args *args) {
+    times(args, 0.7f);
+}
+static void a_little_too_large(const fd_op_args *args) {
+    times(args, 1.05f);
+}
+
 static const logits_case cases[] = {
-    {"the table's faults and both sides of an addition are asked in each layer", "f32", "ffn_inp",
+    {"the table's faults and both sides of an addition are asked in each layer", 0, "f32", "ffn_inp",
      with_the_stream_twice, "input_factor"},
-    {"class and bug are found together where no row is repeated", "llama-cpu", "attn_scores", scaled_twice,
+    {"class and bug are found together where no row is repeated", 0, "llama-cpu", "attn_scores", scaled_twice,
      "attn_scale_twice"},
+    {"what int8 blocks leave goes along a factor", 0, "llama-cpu", "attn_out", too_small, "factor"},
+    {"a class has room for it, and it goes along a factor", 1, "llama-cpu", "attn_out", a_little_too_large, "factor"},
 };
 
 Test(logits_alone, a_bug_of_one_layer_has_a_name) {
-    bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b = open_bench(models[cases[i].model], (recording){0});
         fd_graph *faulty = graph_copy(&b);
         for (int32_t k = 0; k < faulty->n_node; k++)
             if (faulty->nodes[k].layer == LAYER && strcmp(fd_fault_suffix(&faulty->nodes[k]), cases[i].node) == 0)
@@ -45,10 +62,10 @@ Test(logits_alone, a_bug_of_one_layer_has_a_name) {
             judged(&b, faulty, (recording){.emulated = cases[i].emulated, .numerics = "unknown", .tensors = "logits"});
         const fd_explanation *e = &v.diagnosis.explanation;
         cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", cases[i].what, fd_verdict_status_name(v.status));
-        cr_expect(e->named, "%s", cases[i].what);
+        cr_expect(e->named, "%s: %d, %.2f ± %.2f, %d remaining, %s %s, %s %s", cases[i].what, (int)e->why, e->slope, e->slope_error, e->n_remaining, e->remaining[0].summary, e->remaining[0].at, e->remaining[1].summary,e->remaining[1].at);
         cr_expect_str_eq(e->remaining[0].name, cases[i].name, "%s: %s", cases[i].what, e->remaining[0].summary);
         fd_verdict_free(&v);
         fd_graph_free(faulty);
+        close_model(&b);
     }
-    close_model(&b);
 }
