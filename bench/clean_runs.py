@@ -20,6 +20,8 @@ import json
 import os
 import random
 import re
+import shutil
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,7 +103,7 @@ def judge(job):
         if keep and found["status"] not in ("noise", "identical"):
             os.makedirs(f"{keep}/{drawn.number}", exist_ok=True)
             for path in (model, dump):
-                os.replace(path, f"{keep}/{drawn.number}/{os.path.basename(path)}")
+                shutil.move(path, f"{keep}/{drawn.number}/{os.path.basename(path)}")
     replay, at = found.get("replay") or {}, found.get("divergence") or {}
     if replay.get("overflow") and found["status"] == "diverged":
         found["status"] = "overflow"  # an engine of 16 bits on random weights: it did leave its range, and firstdiff says so

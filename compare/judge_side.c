@@ -220,13 +220,14 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
 
 /* The first tensor that was reached through unrecorded ones, where a class that nothing shows has room for what is left. */
 static fd_node_finding first_with_room(const fd_comparison *c) {
-    const fd_trace *cand = fd_comparison_options(c, FD_CANDIDATE).cand;
     const fd_node *nodes = c->o->graph->nodes;
     fd_node_finding at = {FD_FOUND_NOTHING};
+    int32_t first = 0; /* since the last that was recorded */
     for (int32_t i = 0; i < c->o->graph->n_node && at.finding == FD_FOUND_NOTHING; i++) {
         const int32_t in = nodes[i].input[0];
-        if (in >= 0 && fd_trace_has_data(cand, nodes[i].name) && !fd_trace_has_data(cand, nodes[in].name))
-            at = (fd_node_finding){.finding = FD_FOUND_INTRODUCED, .node = i, .span_first = in};
+        if (!fd_trace_has_data(c->o->cand, nodes[i].name)) continue;
+        if (in >= first) at = (fd_node_finding){.finding = FD_FOUND_INTRODUCED, .node = i, .span_first = first};
+        first = i + 1;
     }
     return at;
 }
@@ -257,6 +258,7 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     if (!out->found) ask.numerics = fd_numerics_class_find("f32"); /* where there is room everything fits */
     FD_TRY(out->found ? fd_comparison_explain(c, &ask, &e, err) : fd_diagnose(&ask, &e, err));
     if (e.named && out->found) return FD_OK;
+    if (!out->found) fd_leave_roundings_out(&e);
     FD_TRY(fd_find_class_by_repetition(&ask, &e, &shown, &c->likely, err));
     if (!shown) return out->found ? FD_OK : find_along(c, &ask, &e, out, err);
     c->likely_at = at.node + 1;
@@ -268,7 +270,8 @@ static fd_code judge_by_repetition(fd_comparison *c, fd_judged_class *class_, fd
     if (nothing || (out->found && out->first.node < at.node)) { /* no engine's that was right until there */
         c->likely_at = 0;
         forget_attribution(c, FD_CANDIDATE, out);
-        return attribute_side(c, FD_CANDIDATE, was, &unused, out, err);
+        FD_TRY(attribute_side(c, FD_CANDIDATE, was, &unused, out, err));
+        return out->found ? FD_OK : find_along(c, &ask, &e, out, err);
     }
     c->explained = false;
     fd_class_refuted_by_bug(was, c->o->graph->nodes[at.node].name, &class_->evidence);

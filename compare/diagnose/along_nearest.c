@@ -40,6 +40,13 @@ static bool may_be(const fd_hypothesis *h) {
     return !rounding && h->guess != FD_GUESS_OWN && !fd_hypothesis_fits_cache(h);
 }
 
+void fd_leave_roundings_out(fd_explanation *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_nearest; i++)
+        if (may_be(&e->nearest[i].h)) e->nearest[n++] = e->nearest[i];
+    e->n_nearest = n;
+}
+
 static double left_by(const fd_trial_rows *rows, const fd_variant *bug) {
     const fd_explain_request *r = rows->request;
     const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
@@ -99,7 +106,7 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     const bool known = code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && rows.plain.tau;
     for (int32_t i = 0; i < q->of->n_nearest && known && code == FD_OK; i++) {
         q->at[i].h = q->of->nearest[i].h;
-        if (may_be(&q->at[i].h)) code = weigh_numbers(&rows, &q->at[i], err);
+        code = weigh_numbers(&rows, &q->at[i], err);
     }
     fd_trial_rows_close(&rows);
     return code;
@@ -117,13 +124,22 @@ static fd_explain_fit fit_of(const fd_graph *graph, const along *a) {
     return fit;
 }
 
+static bool is_within_a_layer(const fd_node *nodes, const fd_node_finding *f) {
+    int32_t layer = -1;
+    for (int32_t i = f->span_first; i <= f->node; i++) {
+        if (layer >= 0 && nodes[i].layer >= 0 && nodes[i].layer != layer) return false;
+        if (nodes[i].layer >= 0) layer = nodes[i].layer;
+    }
+    return true;
+}
+
 fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation *e, fd_node_finding *where, bool *shown,
                                  fd_error *err) {
     question q = {.of = e};
     int32_t best = 0;
     *shown = false;
-    const fd_node *nodes = ask->graph->nodes;
-    if (nodes[ask->finding->span_first].layer == nodes[ask->finding->node].layer) return FD_OK;
+    if (is_within_a_layer(ask->graph->nodes, ask->finding)) return FD_OK;
+    fd_leave_roundings_out(e);
     FD_TRY(fd_diagnose_look(ask, look, &q, err));
     for (int32_t i = 1; i < e->n_nearest; i++)
         if (q.at[i].gain > q.at[best].gain) best = i;

@@ -12,4 +12,7 @@
 fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation *explanation, fd_node_finding *where,
                                  bool *shown, fd_error *err);
 
+/* Takes from the nearest what is no bug where the class is not known: roundings, and what is fitted to rows. */
+void fd_leave_roundings_out(fd_explanation *explanation);
+
 #endif
