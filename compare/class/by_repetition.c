@@ -27,9 +27,14 @@ typedef struct repetition {
     fd_nearest best;
 } repetition;
 
-/* The other has to leave so many times as much. */
+static bool is_row_of_table(const repetition *r) {
+    return r->best.h.guess == FD_GUESS_FAULT;
+}
+
+/* The other has to leave so many times as much. Of two that give the same rows a bug that engines are known to have says more than a number. */
 static bool is_better(const repetition *a, const repetition *b, double times) {
-    return a->n_most != b->n_most ? a->n_most > b->n_most : a->n_most == 0 && a->least * times < b->least;
+    if (a->n_most != b->n_most) return a->n_most > b->n_most;
+    return a->n_most > 0 ? is_row_of_table(a) && !is_row_of_table(b) : a->least * times < b->least;
 }
 
 /* The trace says in which type K and V are. */
