@@ -182,6 +182,10 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
         const bool neighbour = h->kind[0] != '\0', alone = neighbour && !h->other;
         *edited = take_layer(graph, neighbour ? node->layer + h->n : h->other, alone ? 1 : FD_MAX_WEIGHTS, out);
     } else if (*edited && h->guess == FD_GUESS_WEIGHT) {
+        const fd_weight *own = &graph->weights[node->weight[h->which]], *other = &graph->weights[h->other];
+        *edited =
+            other->n_row == own->n_row && other->n_col == own->n_col; /* gemma4's layers have heads of several widths */
+        if (!*edited) return FD_OK;
         out->node.weight[h->which] = h->other;
         out->weight[h->which] = graph->weights[h->other];
         const int32_t bias = h->n ? fd_bias_of_weight(graph, h->other, node) : -1;
