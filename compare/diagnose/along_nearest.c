@@ -7,7 +7,7 @@
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/explain/solve.h"
 
-/* Of the squares that are left: of two thousand that are tried, the luckiest takes a tenth of what roundings leave. */
+/* Of the squares that are left: of two thousand that are tried, the luckiest took less than a tenth of what roundings leave. */
 #define LEAST_GAIN 0.5
 /* Standard errors of the slope from 0; and how far from 1 it may be: a number near the engine's shows the bug, too, and is no name. */
 #define SHOWN 10.0

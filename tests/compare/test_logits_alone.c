@@ -62,7 +62,7 @@ Test(logits_alone, a_bug_of_one_layer_has_a_name) {
             judged(&b, faulty, (recording){.emulated = cases[i].emulated, .numerics = "unknown", .tensors = "logits"});
         const fd_explanation *e = &v.diagnosis.explanation;
         cr_expect_eq(v.status, FD_DIVERGED, "%s: %s", cases[i].what, fd_verdict_status_name(v.status));
-        cr_expect(e->named, "%s: %d, %.2f ± %.2f, %d remaining, %s %s, %s %s", cases[i].what, (int)e->why, e->slope, e->slope_error, e->n_remaining, e->remaining[0].summary, e->remaining[0].at, e->remaining[1].summary,e->remaining[1].at);
+        cr_expect(e->named, "%s: %s at %s", cases[i].what, e->remaining[0].summary, e->remaining[0].at);
         cr_expect_str_eq(e->remaining[0].name, cases[i].name, "%s: %s", cases[i].what, e->remaining[0].summary);
         fd_verdict_free(&v);
         fd_graph_free(faulty);
