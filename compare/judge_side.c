@@ -12,7 +12,6 @@
 #include "compare/class/by_repetition.h"
 #include "compare/class/fused_class.h"
 #include "compare/diagnose/along_nearest.h"
-#include "compare/diagnose/asked_rows.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/dump/misrecorded.h"
 #include "compare/measure/measure.h"
