@@ -21,7 +21,6 @@ import os
 import random
 import re
 import shutil
-import shutil
 import subprocess
 import sys
 import tempfile

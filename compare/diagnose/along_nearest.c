@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compare/diagnose/below_bounds_internal.h"
+#include "compare/diagnose/suspects.h"
 #include "compare/explain/solve.h"
 
 /* Of the squares that are left: of two thousand that are tried, the luckiest took less than a tenth of what roundings leave. */
@@ -35,9 +36,8 @@ typedef struct question {
 
 /* Roundings are what a class is; and what is fitted to every row, or to every row of a cache, goes along whatever is left. */
 static bool may_be(const fd_hypothesis *h) {
-    const bool numerics = h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0;
-    const bool rounding = numerics || h->guess == FD_GUESS_ROUNDED || fd_hypothesis_is_another_class(h);
-    return !rounding && h->guess != FD_GUESS_OWN && !fd_hypothesis_fits_cache(h);
+    return !fd_is_of_class(h) && h->guess != FD_GUESS_ROUNDED && h->guess != FD_GUESS_OWN &&
+           !fd_hypothesis_fits_cache(h);
 }
 
 void fd_leave_roundings_out(fd_explanation *e) {
@@ -113,14 +113,10 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
 }
 
 static fd_explain_fit fit_of(const fd_graph *graph, const along *a) {
-    fd_explain_fit fit = {.hypothesis = a->h, .ulp = INFINITY};
-    if (a->h.node >= 0) snprintf(fit.at, sizeof fit.at, "%s", graph->nodes[a->h.node].name);
-    snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(&a->h));
-    fd_hypothesis_summary(&a->h, graph, fit.summary, sizeof fit.summary);
+    fd_explain_fit fit = fd_below_fit(graph, &a->h, &a->sum);
     const size_t said = strlen(fit.summary);
     if (a->h.node < 0 && a->h.layer >= 0)
         snprintf(fit.summary + said, sizeof fit.summary - said, ", in layer %d alone", a->h.layer);
-    fit.z = fabs(a->sum.candidate - a->sum.sound) / a->sum.tau;
     return fit;
 }
 

@@ -103,20 +103,22 @@ static shown find(const search *s) {
     return (shown){.bug = -1};
 }
 
+fd_explain_fit fd_below_fit(const fd_graph *graph, const fd_hypothesis *h, const fd_projection *p) {
+    fd_explain_fit fit = {.hypothesis = *h, .z = fabs(p->candidate - p->sound) / p->tau, .ulp = INFINITY};
+    if (h->node >= 0) snprintf(fit.at, sizeof fit.at, "%s", graph->nodes[h->node].name);
+    snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(h));
+    fd_hypothesis_summary(h, graph, fit.summary, sizeof fit.summary);
+    return fit;
+}
+
 static fd_explain_fit fit_of(const search *s, int32_t bug, const fd_projection *p) {
     const fd_below_bug *b = &s->below.bugs[bug];
-    fd_explain_fit fit = {.hypothesis = {.guess = FD_GUESS_FAULT, .fault = b->fault, .node = b->node}};
-    fit.hypothesis.layer = b->layer >= 0 ? b->layer : FD_ANY_LAYER;
-    if (b->node >= 0) snprintf(fit.at, sizeof fit.at, "%s", s->below.graph->nodes[b->node].name);
-    if (b->kind >= 0)
-        snprintf(fit.hypothesis.kind, sizeof fit.hypothesis.kind, "%s",
-                 fd_fault_suffix(&s->below.graph->nodes[b->kind]));
-    snprintf(fit.name, sizeof fit.name, "%s", fd_hypothesis_name(&fit.hypothesis));
-    fd_hypothesis_summary(&fit.hypothesis, s->below.graph, fit.summary, sizeof fit.summary);
+    fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = b->fault, .node = b->node};
+    h.layer = b->layer >= 0 ? b->layer : FD_ANY_LAYER;
+    if (b->kind >= 0) snprintf(h.kind, sizeof h.kind, "%s", fd_fault_suffix(&s->below.graph->nodes[b->kind]));
+    fd_explain_fit fit = fd_below_fit(s->below.graph, &h, p);
     const size_t said = strlen(fit.summary);
     if (b->heads) snprintf(fit.summary + said, sizeof fit.summary - said, ", at the norms of Q's and K's heads");
-    fit.z = fabs(p->candidate - p->sound) / p->tau;
-    fit.ulp = INFINITY;
     return fit;
 }
 

@@ -40,6 +40,9 @@ fd_code fd_below_look_with(const fd_diagnose_options *options, int32_t node, fd_
 void fd_below_or_eps(const fd_graph *graph, int32_t node, const fd_projection *named, const fd_projection *no_eps,
                      fd_explanation *out);
 
+/* An explanation that `p` shows; z: there where it changes most. */
+fd_explain_fit fd_below_fit(const fd_graph *graph, const fd_hypothesis *h, const fd_projection *p);
+
 /* Where a bug that `p` shows is largest. */
 fd_node_finding fd_below_finding(const fd_graph *graph, const fd_trace *trace, int32_t node, const fd_projection *p,
                                  int32_t span_first);

@@ -12,10 +12,13 @@ fd_node_finding fd_first_suspect(const fd_graph *graph, const fd_attribution *of
     return first;
 }
 
-bool fd_explains_by_rounding(const fd_explanation *e) {
-    const fd_hypothesis *h = &e->remaining[0].hypothesis;
+bool fd_is_of_class(const fd_hypothesis *h) {
     return fd_hypothesis_is_another_class(h) ||
            (h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "numerics") == 0);
+}
+
+bool fd_explains_by_rounding(const fd_explanation *e) {
+    return fd_is_of_class(&e->remaining[0].hypothesis);
 }
 
 bool fd_explains_by_one_rounding(const fd_explanation *e) {

@@ -11,6 +11,9 @@ fd_code fd_resolve_suspects(const fd_diagnose_options *ask, fd_attribution *of, 
 /* The first suspect in order of execution; finding 0: there is none. */
 fd_node_finding fd_first_suspect(const fd_graph *graph, const fd_attribution *of);
 
+/* The roundings of another class, or of its factors. */
+bool fd_is_of_class(const fd_hypothesis *h);
+
 /* Factors of products that are rounded are what a class does: as an explanation it says nothing against the class. (One
  * tensor that is rounded is what no class does.) */
 bool fd_explains_by_rounding(const fd_explanation *e);
