@@ -1,5 +1,6 @@
 /* RoPE angles: inv_freq_i = base^(-2i/n_rot), scaled, times the position, in the contract's binary64; cos and sin
  * rounded once. Both backends read these tables, so they cannot differ between them. */
+#include "base/clones.h"
 #include "model/weight_rows.h"
 #include "numerics/contract.h"
 
@@ -43,7 +44,7 @@ static double yarn_scaled(const fd_rope *rope, double inv_freq, int32_t i) {
     return inv_freq / rope->factor * (1.0 - kept) + inv_freq * kept;
 }
 
-static double inverse_frequency(const fd_rope *rope, const fd_weight *factors, int32_t i) {
+FD_FOR_EACH_CPU static double inverse_frequency(const fd_rope *rope, const fd_weight *factors, int32_t i) {
     double inv_freq = fd_pow64(rope->base, -2.0 * (double)i / (double)rope->n_rot);
     if (rope->scaling == FD_ROPE_SCALING_LINEAR) inv_freq = inv_freq / rope->factor;
     if (rope->scaling == FD_ROPE_SCALING_LLAMA3) inv_freq = llama3_scaled(rope, inv_freq);
@@ -55,8 +56,8 @@ static double attention_factor(const fd_rope *rope) {
     return rope->attention_factor == 0.0 ? 1.0 : rope->attention_factor;
 }
 
-void fd_rope_table_f64(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n, double *cos_out,
-                       double *sin_out) {
+FD_FOR_EACH_CPU void fd_rope_table_f64(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n,
+                                       double *cos_out, double *sin_out) {
     int32_t half = rope->n_rot / 2;
     double factor = attention_factor(rope);
     for (int32_t i = 0; i < half; i++) {
@@ -70,8 +71,8 @@ void fd_rope_table_f64(const fd_rope *rope, const fd_weight *factors, int32_t po
     }
 }
 
-void fd_rope_table(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n, float *cos_out,
-                   float *sin_out) {
+FD_FOR_EACH_CPU void fd_rope_table(const fd_rope *rope, const fd_weight *factors, int32_t pos0, int32_t n,
+                                   float *cos_out, float *sin_out) {
     int32_t half = rope->n_rot / 2;
     double factor = attention_factor(rope);
     for (int32_t i = 0; i < half; i++) {
