@@ -112,14 +112,6 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
-static fd_explain_fit fit_of(const fd_graph *graph, const along *a) {
-    fd_explain_fit fit = fd_below_fit(graph, &a->h, &a->sum);
-    const size_t said = strlen(fit.summary);
-    if (a->h.node < 0 && a->h.layer >= 0)
-        snprintf(fit.summary + said, sizeof fit.summary - said, ", in layer %d alone", a->h.layer);
-    return fit;
-}
-
 static bool is_within_a_layer(const fd_node *nodes, const fd_node_finding *f) {
     int32_t layer = -1;
     for (int32_t i = f->span_first; i <= f->node; i++) {
@@ -147,13 +139,14 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
     e->slope = b->slope.value;
     e->slope_error = b->slope.error;
     e->slope_rows = b->sum.n_row;
-    e->remaining[0] = fit_of(ask->graph, b);
+    e->remaining[0] = fd_below_fit(ask->graph, &b->h, &b->sum);
     e->n_remaining = 1;
     for (int32_t i = 0; i < e->n_nearest; i++) {
         const bool same_name = strcmp(fd_hypothesis_name(&q.at[i].h), e->remaining[0].name) == 0;
         if (i == best || !(q.at[i].gain >= b->gain - APART) || (same_name && q.at[i].gain >= b->gain - THE_SAME))
             continue;
-        if (e->n_remaining < FD_MAX_REMAINING) e->remaining[e->n_remaining] = fit_of(ask->graph, &q.at[i]);
+        if (e->n_remaining < FD_MAX_REMAINING)
+            e->remaining[e->n_remaining] = fd_below_fit(ask->graph, &q.at[i].h, &q.at[i].sum);
         e->n_remaining++;
     }
     *where = fd_below_finding(ask->graph, ask->trace, ask->finding->node, &b->sum, ask->finding->span_first);

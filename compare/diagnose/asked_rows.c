@@ -123,8 +123,11 @@ int32_t fd_rest_of_step(const fd_diagnose_options *o) {
     return end - o->finding->pos;
 }
 
-/* Every row before is computed as well, so it may not be far on. */
-enum { MOST_ROWS_BEFORE = 6 };
+/* Every row before is computed as well, so it may not be far on; early rows give most of what is tried up. */
+enum { MOST_ROWS_BEFORE = 16 };
+
+/* So many rows before the few ones are worth a look at the first. */
+enum { FEWEST_BEFORE = 3 };
 
 int32_t fd_shows_at(const float *z, int32_t n_pos, const fd_node_finding *f) {
     const int32_t n = n_pos < 2 * MOST_ROWS_BEFORE ? n_pos : 2 * MOST_ROWS_BEFORE;
@@ -154,13 +157,18 @@ static void step_around(const fd_trace *trace, int32_t pos, int32_t n_pos, int32
     if (*end > n_pos) *end = n_pos;
 }
 
-static fd_code choose_rows(const fd_diagnose_options *o, const fd_node *node, const bool *in, bool few, int32_t most,
-                           bool hidden_scores, fd_asked_rows *r, fd_error *err) {
+static fd_code choose_rows(const fd_diagnose_options *o, const fd_node *node, const bool *in, fd_asked_for which,
+                           int32_t most, bool hidden_scores, fd_asked_rows *r, fd_error *err) {
+    const bool few = which != FD_ASKED_ALL;
     int32_t pos = few && most == 0 && o->shows_at > 0 ? o->shows_at : o->finding->pos, first, end, step_end;
     const span_cost cost = cost_of(o, node, in);
     int32_t n_row = !few ? most_rows(&cost) : cost.several ? FEW_OF_SPAN : FEW;
     step_around(o->trace, pos, o->n_pos, &first, &end, &r->row_by_row);
     step_end = end;
+    if (which == FD_ASKED_EARLY) {
+        if (most > 0 || !cost.several || !cost.history || pos - first < FEWEST_BEFORE) return FD_OK;
+        pos = first;
+    }
     r->for_hidden_scores = hidden_scores && first > 0 && hides_scores(o, node, end);
     bool history = (cost.history && node->op != FD_OP_KV_WRITE) || r->for_hidden_scores;
     /* what attention reads of a step's earlier rows has the bug, too, whether it shows there or not */
@@ -187,11 +195,11 @@ static fd_code choose_rows(const fd_diagnose_options *o, const fd_node *node, co
     return FD_OK;
 }
 
-fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, bool few, int32_t most, bool hidden_scores,
-                       fd_asked_rows *r, fd_error *err) {
+fd_code fd_choose_rows(const fd_diagnose_options *o, const fd_node *node, fd_asked_for which, int32_t most,
+                       bool hidden_scores, fd_asked_rows *r, fd_error *err) {
     bool *in = nodes_of_span(o, node);
     *r = (fd_asked_rows){0};
-    fd_code code = in ? choose_rows(o, node, in, few, most, hidden_scores, r, err)
+    fd_code code = in ? choose_rows(o, node, in, which, most, hidden_scores, r, err)
                       : fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
     free(in);
     return code;

@@ -25,9 +25,17 @@ int32_t fd_prompt_length(const fd_trace *trace);
  * that is not known do. */
 int32_t fd_shows_at(const float *z, int32_t n_pos, const fd_node_finding *finding);
 
-/* Of the finding's step, from `node`'s side. `few`: the first of them that show the finding. `most`: so many from the finding on;
- * 0: as many as time allows. `hidden_scores`: those of earlier steps, too, if hidden scores need them. */
-fd_code fd_choose_rows(const fd_diagnose_options *options, const fd_node *node, bool few, int32_t most,
+/* Which of them. */
+typedef enum fd_asked_for {
+    FD_ASKED_ALL, /* as many as time allows */
+    FD_ASKED_FEW, /* the first that show the finding */
+    FD_ASKED_EARLY, /* the step's first, where few come so much later that every row before them costs more: n_pos 0: they do not */
+    FD_N_ASKED
+} fd_asked_for;
+
+/* Of the finding's step, from `node`'s side. `most`: so many from the finding on; 0: no such limit. `hidden_scores`: those of earlier steps,
+ * too, if hidden scores need them. */
+fd_code fd_choose_rows(const fd_diagnose_options *options, const fd_node *node, fd_asked_for which, int32_t most,
                        bool hidden_scores, fd_asked_rows *out, fd_error *err);
 
 #endif

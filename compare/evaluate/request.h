@@ -37,11 +37,12 @@ typedef struct fd_explain_request {
     /* The same question about fewer rows, the finding's among them, for what is tried often: guesses beside the table,
      * and numbers that are solved for. NULL: the table alone is tried. */
     const struct fd_explain_request *few;
-    int32_t n_tokens_before;      /* tokens of earlier positions that stand before args.tokens[0] */
-    int32_t n_tokens_after;       /* and of later ones, behind the last row's */
-    int32_t n_prompt;             /* positions before the run's first step of one row */
-    const fd_hypothesis *likely;  /* tried before all others; NULL: none */
-    const fd_hypothesis *without; /* [n_without] refuted: not to be tried */
+    const struct fd_explain_request *early; /* and about the first rows of all, where few rows come late; NULL */
+    int32_t n_tokens_before;                /* tokens of earlier positions that stand before args.tokens[0] */
+    int32_t n_tokens_after;                 /* and of later ones, behind the last row's */
+    int32_t n_prompt;                       /* positions before the run's first step of one row */
+    const fd_hypothesis *likely;            /* tried before all others; NULL: none */
+    const fd_hypothesis *without;           /* [n_without] refuted: not to be tried */
     int32_t n_without;
     bool table_alone;     /* no guesses */
     bool departing_alone; /* others of the step are right, and stand among the leading rows or are not here */

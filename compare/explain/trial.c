@@ -59,6 +59,23 @@ static fd_code looks_ahead(const fd_trial *t, const fd_hypothesis *h, bool *yes,
  * taken as large as its own values are: its own bounds, which cost four times as much, are then not asked for. */
 enum { FAR_BEYOND = 100 };
 
+/* Of early rows a bug of later ones leaves what the op as it should be does: so many times as much, and so much of the bounds, is another's. */
+#define MUCH_MORE   8.0
+#define MORE_AT_ALL 0.05
+
+static fd_code changes_early_rows(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
+    fd_variant v;
+    *yes = false;
+    if (!t->early.bench || t->early.plain.state != FD_VARIANT_COMPUTED || t->since > 0) return FD_OK;
+    FD_TRY(fd_evaluate(t->early.bench, h, t->early.request->args.node->id, false, &v, err));
+    if (v.state == FD_VARIANT_COMPUTED) {
+        fd_trial_spend(t, t->early.request, h, 1);
+        *yes = !(fd_trial_left(&t->early, &v) <= fmax(MORE_AT_ALL, MUCH_MORE * t->early_left));
+    }
+    fd_variant_free(&v);
+    return FD_OK;
+}
+
 static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     fd_variant v;
     bool ahead;
@@ -68,6 +85,8 @@ static fd_code far_beyond(fd_trial *t, const fd_hypothesis *h, bool *yes, fd_err
     FD_TRY(looks_ahead(t, h, &ahead, err));
     /* keys that are seen have other bounds */
     if (ahead && (t->n_span == 1 || t->all.request->args.node->over_kv)) return FD_OK;
+    if (!ahead) FD_TRY(changes_early_rows(t, h, yes, err));
+    if (*yes) return FD_OK;
     const fd_trial_rows *rows = ahead ? &t->all : &t->few;
     FD_TRY(fd_evaluate(rows->bench, h, rows->request->args.node->id, false, &v, err));
     if (v.state == FD_VARIANT_COMPUTED) {
@@ -210,6 +229,9 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
     FD_TRY(fd_trial_rows_open(request->few, &t->few, err));
     if (t->few.plain.state == FD_VARIANT_COMPUTED) t->few_left = fd_trial_left(&t->few, &t->few.plain);
     t->all_left = fd_trial_left(&t->all, &t->all.plain);
+    if (!request->early || request->early->n_unjudged >= request->early->args.n_pos) return FD_OK; /* they lack */
+    FD_TRY(fd_trial_rows_open(request->early, &t->early, err));
+    if (t->early.plain.state == FD_VARIANT_COMPUTED) t->early_left = fd_trial_left(&t->early, &t->early.plain);
     return FD_OK;
 }
 
@@ -219,5 +241,6 @@ void fd_trial_close(fd_trial *t) {
     free(t->span);
     fd_trial_rows_close(&t->all);
     fd_trial_rows_close(&t->few);
+    fd_trial_rows_close(&t->early);
     fd_trial_rows_close(&t->smooth);
 }

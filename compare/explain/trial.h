@@ -22,10 +22,11 @@ enum { FD_TRIAL_MIDDLE = 64 };
 
 typedef struct fd_trial {
     fd_trial_rows all, few; /* few.bench NULL: there are none */
+    fd_trial_rows early;    /* bench NULL: the same */
     fd_trial_rows smooth;   /* all, as a class computes them that takes no steps; bench NULL: not asked for yet */
     fd_explain_request without_steps; /* its request */
     fd_explanation *out;
-    double few_left,
+    double few_left, early_left,
         all_left;  /* what the op as it should be leaves of the few rows, and of all, as fd_trial_distance says it */
     int32_t *span; /* [n_span] the nodes that the one asked about is computed through, itself last; owned */
     int32_t n_span;

@@ -54,6 +54,14 @@ fd_code fd_try_faults_in_parts(fd_trial *t, fd_error *err) {
     return fd_trial_many_layers(t) ? FD_OK : of_readers(t, err);
 }
 
+/* The span's next layer after that one; -1: it was the last. */
+static int32_t next_layer(const fd_trial *t, int32_t layer) {
+    const fd_node *nodes = t->all.request->args.graph->nodes;
+    for (int32_t i = 0; i < t->n_span; i++)
+        if (nodes[t->span[i]].layer > layer) return nodes[t->span[i]].layer;
+    return -1;
+}
+
 /* Nodes of the layer that the fault concerns: *n of them, to[] [n_span]. */
 static fd_code concerned(const fd_trial *t, int32_t layer, int32_t fault, int32_t *to, int32_t *n, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
@@ -85,7 +93,9 @@ fd_code fd_try_faults_at_kinds(fd_trial *t, fd_error *err) {
     for (int32_t f = 0; f < fd_fault_count() && code == FD_OK && !fd_trial_exhausted(t); f++) {
         const fd_fault_info *fault = fd_fault_at(f);
         if (is_of_whole_batch(t, fault) || is_of_all_matrices(fault) || fault->pair) continue;
-        code = concerned(t, fd_trial_first_layer(t), f, nodes, &n, err);
+        n = 0; /* of the layer before the first has none */
+        for (int32_t l = next_layer(t, -1); l >= 0 && n == 0 && code == FD_OK; l = next_layer(t, l))
+            code = concerned(t, l, f, nodes, &n, err);
         for (int32_t i = 0; i < n && n > 1 && code == FD_OK; i++) {
             const fd_hypothesis one = {.guess = FD_GUESS_FAULT, .fault = f, .node = nodes[i], .layer = FD_ANY_LAYER};
             const fd_hypothesis every = fd_hypothesis_everywhere(&one, graph);
@@ -96,10 +106,23 @@ fd_code fd_try_faults_at_kinds(fd_trial *t, fd_error *err) {
     return code;
 }
 
+/* Where a fault concerns several nodes of a layer, at each of them: K's heads, V's being right. One of a single node is that of its layer,
+ * which was tried. */
 fd_code fd_try_faults_at_nodes(fd_trial *t, fd_error *err) {
-    for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t) && !fd_trial_exhausted(t); i++)
-        FD_TRY(try_table(t, t->span[i], FD_ANY_LAYER, err));
-    return FD_OK;
+    int32_t n, *nodes = malloc(sizeof *nodes * (size_t)t->n_span);
+    if (!nodes) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
+    fd_code code = FD_OK;
+    for (int32_t layer = next_layer(t, -1); layer >= 0 && code == FD_OK; layer = next_layer(t, layer))
+        for (int32_t f = 0; f < fd_fault_count() && code == FD_OK && !fd_trial_exhausted(t) && !fd_trial_fits(t); f++) {
+            if (is_of_whole_batch(t, fd_fault_at(f))) continue;
+            code = concerned(t, layer, f, nodes, &n, err);
+            for (int32_t i = 0; i < n && n > 1 && code == FD_OK; i++) {
+                const fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = f, .node = nodes[i], .layer = FD_ANY_LAYER};
+                code = fd_trial_try(t, &h, err);
+            }
+        }
+    free(nodes);
+    return code;
 }
 
 fd_code fd_try_faults_in_heads(fd_trial *t, fd_error *err) {

@@ -290,6 +290,9 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         summary_text(h, graph, to, size);
     if (h->guess == FD_GUESS_FAULT && h->node < 0 && h->readers)
         snprintf(to + strlen(to), size - strlen(to), ", in what reads %s alone", graph->nodes[h->readers - 1].name);
+    const bool says_layer = h->guess == FD_GUESS_WEIGHT && !h->kind[0];
+    if (h->node < 0 && h->layer >= 0 && !says_layer)
+        snprintf(to + strlen(to), size - strlen(to), ", in layer %d", h->layer);
     if (h->n_rank) rank_text(h, graph, to + strlen(to), size - strlen(to));
     if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
