@@ -18,6 +18,8 @@
 #define APART       0.05
 #define THE_SAME    1e-3
 #define HARDLY_LESS 0.01
+/* Gives the same rows: a tile of sixteen keys in a prompt of eleven is no mask at all. */
+#define THE_SAME_ROWS 1e-9
 /* Of the values' size, what the named bug may leave: an engine's own int8 blocks leave a hundredth of the logits, 8-bit caches three times that. */
 #define MOST_LEFT 0.03
 
@@ -121,17 +123,44 @@ static bool is_within_a_layer(const fd_node *nodes, const fd_node_finding *f) {
     return true;
 }
 
+static bool is_row_of_table(const along *a) {
+    return a->h.guess == FD_GUESS_FAULT;
+}
+
+static bool has_its_size(const along *a) {
+    return fabs(a->slope.value - 1) <= FD_SLOPE_ASIDE + 2 * a->slope.error && a->left <= MOST_LEFT;
+}
+
+/* A number that was fitted may take a little more away than the bug that it is near to. */
+static const along *best_of(const question *q) {
+    const along *best = &q->at[0], *row = NULL;
+    for (int32_t i = 0; i < q->of->n_nearest; i++) {
+        const along *a = &q->at[i];
+        if (a->gain > best->gain) best = a;
+        if (is_row_of_table(a) && has_its_size(a) && !(row && row->gain >= a->gain)) row = a;
+    }
+    return row && fd_solve_has_number(&best->h) && row->gain >= best->gain - HARDLY_LESS ? row : best;
+}
+
+/* Can the rows not tell it from the best one? */
+static bool is_as_near(const along *a, const along *b) {
+    const bool same_name = strcmp(fd_hypothesis_name(&a->h), fd_hypothesis_name(&b->h)) == 0;
+    if (a == b || !(a->gain >= b->gain - APART) || (same_name && a->gain >= b->gain - THE_SAME)) return false;
+    return !(is_row_of_table(b) && has_its_size(b) && fd_solve_has_number(&a->h) && a->gain <= b->gain + HARDLY_LESS);
+}
+
+static bool gives_same_rows(const along *a, const along *b) {
+    return fabs(a->gain - b->gain) <= THE_SAME_ROWS && fabs(a->left - b->left) <= THE_SAME_ROWS * b->left;
+}
+
 fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation *e, fd_node_finding *where, bool *shown,
                                  fd_error *err) {
     question q = {.of = e};
-    int32_t best = 0;
     *shown = false;
     if (is_within_a_layer(ask->graph->nodes, ask->finding)) return FD_OK;
     fd_leave_roundings_out(e);
     FD_TRY(fd_diagnose_look(ask, look, &q, err));
-    for (int32_t i = 1; i < e->n_nearest; i++)
-        if (q.at[i].gain > q.at[best].gain) best = i;
-    const along *b = &q.at[best];
+    const along *b = best_of(&q);
     *shown = b->gain >= LEAST_GAIN;
     if (!*shown) return FD_OK;
     e->named = true;
@@ -140,20 +169,17 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
     e->slope_error = b->slope.error;
     e->slope_rows = b->sum.n_row;
     e->remaining[0] = fd_below_fit(ask->graph, &b->h, &b->sum);
-    e->n_remaining = 1;
+    e->n_remaining = e->n_apart = 1;
     for (int32_t i = 0; i < e->n_nearest; i++) {
-        const bool same_name = strcmp(fd_hypothesis_name(&q.at[i].h), e->remaining[0].name) == 0;
-        if (i == best || !(q.at[i].gain >= b->gain - APART) || (same_name && q.at[i].gain >= b->gain - THE_SAME))
-            continue;
+        if (!is_as_near(&q.at[i], b)) continue;
         if (e->n_remaining < FD_MAX_REMAINING)
             e->remaining[e->n_remaining] = fd_below_fit(ask->graph, &q.at[i].h, &q.at[i].sum);
         e->n_remaining++;
+        e->n_apart += !gives_same_rows(&q.at[i], b);
     }
     *where = fd_below_finding(ask->graph, ask->trace, ask->finding->node, &b->sum, ask->finding->span_first);
-    const bool of_its_size = fabs(e->slope - 1) <= FD_SLOPE_ASIDE + 2 * e->slope_error && b->left <= MOST_LEFT;
-    if (e->n_remaining == 1 && of_its_size) return FD_OK;
+    if (e->n_apart == 1 && has_its_size(b)) return FD_OK;
     e->named = false;
-    e->why = e->n_remaining > 1 ? FD_UNNAMED_SEVERAL_FIT : FD_UNNAMED_NONE_FITS;
-    e->n_apart = e->n_remaining;
+    e->why = e->n_apart > 1 ? FD_UNNAMED_SEVERAL_FIT : FD_UNNAMED_NONE_FITS;
     return FD_OK;
 }

@@ -123,21 +123,25 @@ int32_t fd_rest_of_step(const fd_diagnose_options *o) {
     return end - o->finding->pos;
 }
 
-/* Every row before is computed as well, so it may not be far on; early rows give most of what is tried up. */
-enum { MOST_ROWS_BEFORE = 16 };
+/* Every row before is computed as well, so it may not be far on, but where they hardly show it: then the first rows do for most of what is
+ * tried. */
+enum { MOST_ROWS_BEFORE = 6, MOST_RIGHT_BEFORE = 16 };
+#define HARDLY_SHOWN 0.125f
 
 /* So many rows before the few ones are worth a look at the first. */
 enum { FEWEST_BEFORE = 3 };
 
 int32_t fd_shows_at(const float *z, int32_t n_pos, const fd_node_finding *f) {
-    const int32_t n = n_pos < 2 * MOST_ROWS_BEFORE ? n_pos : 2 * MOST_ROWS_BEFORE;
-    float largest = 0;
+    const int32_t n = n_pos < 2 * MOST_RIGHT_BEFORE ? n_pos : 2 * MOST_RIGHT_BEFORE;
+    float largest = 0, before = 0;
     int32_t at = 1;
     if (f->finding == FD_FOUND_NOTHING || !z || f->span_first == f->node || f->pos > 0) return 0;
     z += (size_t)f->node * (size_t)n_pos;
     for (int32_t p = 0; p < n; p++) largest = fmaxf(largest, z[p]);
     if (!isfinite(largest)) return 0;
-    while (at < n && at < MOST_ROWS_BEFORE && z[at] < largest / 2) at++;
+    for (int32_t p = 0; p < n && p < MOST_ROWS_BEFORE; p++) before = fmaxf(before, z[p]);
+    const int32_t most = before < HARDLY_SHOWN * largest ? MOST_RIGHT_BEFORE : MOST_ROWS_BEFORE;
+    while (at < n && at < most && z[at] < largest / 2) at++;
     return z[0] < largest / 2 && at > 1 ? at : 0;
 }
 

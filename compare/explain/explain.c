@@ -50,7 +50,9 @@ enum {
     GUESS = 2,   /* more than the table is asked for */
     ONE = 4,     /* the span is within a layer */
     MANY = 8,    /* or goes through several */
-    WIDE = 16    /* it has more nodes than one */
+    WIDE = 16,   /* it has more nodes than one */
+    LATE = 32,   /* the step's first rows came out right: hardly a weight, rather a mask, a position or a cache */
+    SOON = 64    /* or they did not, as far as anybody looked */
 };
 
 /* In this order: what is likelier, or simpler, or costs less comes first, because most ways are left out once something fits. Through several layers the
@@ -72,6 +74,7 @@ static const struct way {
     {fd_refute_half_pairs, ALWAYS},
     {fd_refute_by_readers, ALWAYS},
     {fd_guess_unwritten_chunk, ALWAYS},
+    {guess_numbers_in_parts, UNNAMED | GUESS | MANY | LATE},
     {fd_guess_branches, UNNAMED | GUESS | MANY},
     {fd_guess_factors, UNNAMED | GUESS | MANY},
     {guess_first_layer, UNNAMED | GUESS | MANY},
@@ -79,9 +82,9 @@ static const struct way {
     {fd_guess_steps, UNNAMED | GUESS},
     {fd_guess_clamps, UNNAMED | GUESS | MANY},
     {guess_numbers, UNNAMED | GUESS},
+    {guess_numbers_in_parts, UNNAMED | GUESS | MANY | SOON},
     {fd_try_faults_at_nodes, UNNAMED | GUESS | MANY},
     {guess_later_layers, UNNAMED | GUESS | MANY},
-    {guess_numbers_in_parts, UNNAMED | GUESS | MANY},
     {fd_guess_clamps, UNNAMED | GUESS | ONE},
     {fd_guess_everywhere, UNNAMED | GUESS},
     {fd_guess_places, UNNAMED | GUESS | ONE},
@@ -108,7 +111,8 @@ static const struct way {
 static bool is_left_out(const fd_trial *t, unsigned when) {
     const bool many = fd_trial_many_layers(t);
     return ((when & UNNAMED) && fd_trial_fits(t)) || ((when & GUESS) && !fd_trial_may_guess(t)) ||
-           ((when & ONE) && many) || ((when & MANY) && !many) || ((when & WIDE) && t->n_span == 1);
+           ((when & LATE) && !t->early.bench) || ((when & SOON) && t->early.bench) || ((when & ONE) && many) ||
+           ((when & MANY) && !many) || ((when & WIDE) && t->n_span == 1);
 }
 
 /* All else was tried in another class. With it the other faults of its layer, which may be the same computation. */
