@@ -100,7 +100,8 @@ def own_paths(ref, out):
     """The same, paths as transformers' with words of the engine's own at their ends."""
     at = "model.layers.{}."
     raw(ref, out, {"token_embd": "model.embed_tokens", "attn_norm": at + "input_layernorm", "attn_q": at + "self_attn.q", "attn_k": at + "self_attn.k",
-                   "attn_v": at + "self_attn.v", "attn_out": at + "self_attn.ctx", "attn_proj": at + "self_attn.o", "ffn_norm": at + "post_attention_layernorm",
+                   "attn_v": at + "self_attn.v", "attn_q_rope": at + "self_attn.q_rot", "attn_k_rope": at + "self_attn.k_rot", "attn_scores": at + "self_attn.scores",
+                   "attn_out": at + "self_attn.ctx", "attn_proj": at + "self_attn.o", "ffn_norm": at + "post_attention_layernorm",
                    "ffn_act": at + "mlp.h", "ffn_down": at + "mlp.down", "l_out": at + "output", "logits": "lm_head"})
 
 
