@@ -110,6 +110,16 @@ static void over_heads(const fd_op_args *args) {
     free(cosine);
 }
 
+/* A loop that takes the row for one head. */
+static void first_head_alone(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), head_dim = args->node->shape[1];
+    turn_pairs(args, false, -1);
+    for (int64_t at = 0; at < args->n_pos * width; at += width)
+        memcpy((float *)args->out + at + head_dim, (const float *)args->in[0] + at + head_dim,
+               sizeof(float) * (size_t)(width - head_dim));
+}
+FD_APPLIES(more_heads, node->shape[0] > 1)
+
 FD_APPLIES(has_factors, node->weight[0] >= 0)
 static void factors_times(fd_fault_site *site) {
     const fd_weight *of = fd_fault_weight(site->graph, site->node, 0);
@@ -196,8 +206,11 @@ static const fd_fault rows[] = {
           "in the checkpoint's order RoPE turns halves by angles that are laid out for neighbours"),
      .applies = is_interleaved, .override = halves_by_neighbours_unpermuted},
     {ROPE("rope_over_heads", "attn_q_rope",
-          "RoPE's exponent counts on from head to head: the row's index is taken for the head's"),
+          "RoPE hardly turns the heads after the first: its exponent counts on from head to head, by the row's index"),
      .applies = several_heads, .override = over_heads},
+    {ROPE("rope_first_head_alone", "attn_q_rope",
+          "RoPE turns the first head alone, or the others by an exponent that counts on from head to head"),
+     .applies = more_heads, .override = first_head_alone},
     {ROPE("rope_factors_times", "attn_q_rope",
           "RoPE multiplies its frequencies by the file's factors, it should divide"),
      .applies = has_factors, .edit = factors_times},
