@@ -82,6 +82,44 @@ FD_OVERRIDE(neighbours_by_halves_unpermuted, other_layout(args, true, true))
 FD_OVERRIDE(halves_by_neighbours_unpermuted, other_layout(args, false, true))
 FD_APPLIES(several_pairs, node->rope.n_rot % 4 == 0)
 
+/* A loop over all of a row that takes its own index for the head's, i for i % head_dim: head h turns base^h times slower. */
+FD_APPLIES(several_heads, node->shape[0] > 1 && node->rope.scaling == FD_ROPE_SCALING_NONE && node->weight[0] < 0)
+static void over_heads(const fd_op_args *args) {
+    const fd_node *node = args->node;
+    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
+    const int32_t half = node->rope.n_rot / 2;
+    const bool halves = node->rope.pairing == FD_ROPE_HALF;
+    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
+    if (!cosine) {
+        fd_fault_nan(args, width);
+        return;
+    }
+    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
+    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
+        fd_rope slower = node->rope;
+        slower.scaling = FD_ROPE_SCALING_LINEAR;
+        slower.factor = pow(slower.base, (double)(at % width) / node->rope.n_rot);
+        fd_rope_table(&slower, NULL, args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        for (int32_t i = 0; i < half; i++) {
+            float *first = (float *)args->out + at + (halves ? i : 2 * i), *second = first + (halves ? half : 1);
+            const float a = *first, b = *second;
+            *first = fmaf(a, cosine[i], -(b * sine[i]));
+            *second = fmaf(a, sine[i], b * cosine[i]);
+        }
+    }
+    free(cosine);
+}
+
+/* A loop that takes the row for one head. */
+static void first_head_alone(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), head_dim = args->node->shape[1];
+    turn_pairs(args, false, -1);
+    for (int64_t at = 0; at < args->n_pos * width; at += width)
+        memcpy((float *)args->out + at + head_dim, (const float *)args->in[0] + at + head_dim,
+               sizeof(float) * (size_t)(width - head_dim));
+}
+FD_APPLIES(more_heads, node->shape[0] > 1)
+
 FD_APPLIES(has_factors, node->weight[0] >= 0)
 static void factors_times(fd_fault_site *site) {
     const fd_weight *of = fd_fault_weight(site->graph, site->node, 0);
@@ -167,6 +205,12 @@ static const fd_fault rows[] = {
     {ROPE("rope_unpermuted_halves", "attn_q_rope",
           "in the checkpoint's order RoPE turns halves by angles that are laid out for neighbours"),
      .applies = is_interleaved, .override = halves_by_neighbours_unpermuted},
+    {ROPE("rope_over_heads", "attn_q_rope",
+          "RoPE hardly turns the heads after the first: its exponent counts on from head to head, by the row's index"),
+     .applies = several_heads, .override = over_heads},
+    {ROPE("rope_first_head_alone", "attn_q_rope",
+          "RoPE turns the first head alone, or the others by an exponent that counts on from head to head"),
+     .applies = more_heads, .override = first_head_alone},
     {ROPE("rope_factors_times", "attn_q_rope",
           "RoPE multiplies its frequencies by the file's factors, it should divide"),
      .applies = has_factors, .edit = factors_times},

@@ -65,6 +65,7 @@ static const struct way {
     {fd_refute_half_pairs, ALWAYS},
     {fd_refute_by_readers, ALWAYS},
     {fd_guess_elements, UNNAMED | GUESS},
+    {fd_guess_log_probabilities, UNNAMED | GUESS},
     {fd_guess_own_weights, UNNAMED | GUESS | MANY},
     {fd_guess_own_outputs, UNNAMED | GUESS | MANY},
     {fd_guess_places, UNNAMED | GUESS | MANY},

@@ -127,16 +127,20 @@ static bool has_one_factor(const fd_judged_rows *j) {
     return !(after > before / 4);
 }
 
+fd_code fd_guess_log_probabilities(fd_trial *t, fd_error *err) {
+    const fd_judged_rows j = fd_judged_rows_of(t);
+    const fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
+    return j.node->id == t->all.request->args.graph->n_node - 1 ? fd_trial_try(t, &h, err) : FD_OK;
+}
+
 fd_code fd_guess_own_numbers(fd_trial *t, fd_error *err) {
     const fd_judged_rows j = fd_judged_rows_of(t);
     const bool weights = j.node->op == FD_OP_ATTN_SOFTMAX, product = j.node->op == FD_OP_MATMUL;
     const bool scores = j.node->op == FD_OP_ATTN_SCORES;
     if ((j.node->over_kv && !weights && !scores) || j.node->op == FD_OP_TOP_K || j.node->op == FD_OP_KV_WRITE)
         return FD_OK;
-    fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_LOG_SOFTMAX};
+    fd_hypothesis h = {.guess = FD_GUESS_OWN, .node = j.node->id, .which = FD_OWN_ROW_FACTOR};
     FD_TRY(try_experts(t, j.node, err));
-    if (product && j.node->layer < 0) FD_TRY(fd_trial_try(t, &h, err));
-    h.which = FD_OWN_ROW_FACTOR;
     bool less = false, possible = divides(j.node->op) && factors_differ(&j, &less);
     if (weights && possible) FD_TRY(tell_keys_outside(t, j.node, less, &h, &possible, err));
     if (possible && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));

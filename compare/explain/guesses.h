@@ -76,6 +76,7 @@ fd_code fd_guess_places(fd_trial *trial, fd_error *err);
 /* Of a product, in another place before its bias is added; after the orders that have a rule. */
 fd_code fd_guess_places_beside_bias(fd_trial *trial, fd_error *err);
 fd_code fd_guess_own_numbers(fd_trial *trial, fd_error *err);
+fd_code fd_guess_log_probabilities(fd_trial *trial, fd_error *err); /* of the logits, which costs nothing */
 
 /* Of the node asked about elements, rows of a step, or blocks of them in another order; rows added to others; a fault of the table in
  * some elements alone (guess_regions.c). */

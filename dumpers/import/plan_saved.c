@@ -26,6 +26,11 @@ static bool is_row(const fd_import_plan *plan, const fd_node *node, const fd_imp
     return product(rank, shape) == fd_node_elements(node, 1);
 }
 
+/* All tokens' rows: logits of a small vocabulary are then no more elements than one row may have with its padding. */
+static bool has_all_rows(const fd_node *node, const fd_import_match *m, int32_t n_pos) {
+    return product(m->rank, m->shape) == fd_node_elements(node, 1) * n_pos;
+}
+
 static void lie(fd_import_match *m, int axis, int rank, const int64_t *shape) {
     m->axis = axis;
     m->rank = rank;
@@ -71,7 +76,8 @@ bool fd_plan_place_saved(const fd_import_plan *plan, fd_import_match *m) {
         m->axis = axis;
         if (n_pos > 1 && m->shape[axis] == 1 && (node->over_kv || is_row(plan, node, m))) return true;
     } else if (n_pos > 1 && !node->over_kv &&
-               !has_op(rule, FD_NAME_MAP_SLICE)) { /* any array is as long as its slice */
+               !has_op(rule, FD_NAME_MAP_SLICE) && /* any array is as long as its slice */
+               !has_all_rows(node, m, n_pos)) {
         m->axis = -1;
         if (is_row(plan, node, m)) return true;
     }

@@ -152,6 +152,7 @@ static void number_steps(fd_source *source, bool own) {
 /* Sorts, numbers the steps and counts repeated names. */
 static fd_code put_in_order(fd_source *source, fd_error *err) {
     fd_source_tensor *t = source->tensors;
+    if (!source->trace && fd_source_numbers_in_front(t, source->n, source->says_steps)) source->says_steps = true;
     if (!source->trace && !source->says_steps) fd_source_steps_of_ends(t, source->n);
     bool own = true; /* an engine's counter of forward calls counts others' too, and decode's are counted anew */
     fd_source_sort(source);

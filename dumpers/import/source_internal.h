@@ -1,5 +1,5 @@
 /* Shared by source.c (opening, order), source_tokens.c, source_files.c (files), source_folder.c (folders),
- * source_name.c (what a name says), source_steps.c (what names together say), source_stacks.c (layers in one array),
+ * source_name.c (what a name says), source_steps.c and source_fronts.c (what names together say), source_stacks.c (layers in one array),
  * source_served.c (what hooks of serving engines leave) and source_hooks.c (names of hooks of transformers). */
 #ifndef FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
 #define FD_DUMPERS_IMPORT_SOURCE_INTERNAL_H
@@ -57,6 +57,10 @@ fd_code fd_source_add(fd_source *source, const char *name, const fd_source_tenso
 /* Where every name ends in a number that counts calls or positions ("l0_q_3", "embd_pos3"), it becomes the step
  * (source_steps.c). */
 void fd_source_steps_of_ends(fd_source_tensor *tensors, size_t n);
+
+/* Where every name begins with a number that is no layer's, "0/l3_q" of a call or "0042_l3_q" of a counter, it becomes the step or the order of
+ * what has one name, and is taken from the name. Is it known now which steps there are (source_fronts.c)? */
+bool fd_source_numbers_in_front(fd_source_tensor *tensors, size_t n, bool says_steps);
 
 /* A module of transformers with a word behind it, "model.layers.0.mlp.input", "….self_attn.output.1", as the map has it: "….mlp:in",
  * "….self_attn.1" (source_hooks.c). */

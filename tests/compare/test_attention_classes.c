@@ -270,3 +270,20 @@ Test(attention_classes, a_bug_of_one_layers_attention_says_nothing_against_the_c
     fd_graph_free(graph);
     close_model(&b);
 }
+
+/* Nor does a product that reads another tensor: a class that repeats the cache's rounding has no more room for it than another. */
+Test(attention_classes, a_bug_of_one_product_says_nothing_against_the_cache) {
+    static const char tensors[] =
+        "token_embd,*attn_[qkv],*rope,*attn_out,*proj,*gate,*up,*down,*l_out,output_norm,logits";
+    bench b = open_arch("qwen2-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    recording how = {.emulated = "f16kv", .numerics = "unknown", .tensors = tensors, .tokens = small};
+    fd_graph *graph = graph_copy(&b);
+    graph->nodes[fd_graph_find(graph, "blk.2.attn_v")].input[0] = fd_graph_find(graph, "blk.1.l_out");
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+    cr_expect_str_eq(v.replay.numerics, "f16kv");
+    expect_at(&v, "blk.2.attn_v", v.replay.numerics);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}

@@ -10,7 +10,7 @@ typedef struct logits_case {
     const char *what;
     int model;
     const char *emulated; /* the class, which is not told */
-    const char *node;     /* of that layer */
+    const char *node;     /* of that layer, or of none */
     fd_override_fn how;
     const char *name;
 } logits_case;
@@ -42,6 +42,17 @@ static void a_little_too_large(const fd_op_args *args) {
     times(args, 1.05f);
 }
 
+static void log_probabilities(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node);
+    run_clean(args);
+    for (int32_t p = 0; p < args->n_pos; p++) {
+        float *row = (float *)args->out + p * n;
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += exp((double)row[i]);
+        for (int64_t i = 0; i < n; i++) row[i] -= (float)log(sum);
+    }
+}
+
 static const logits_case cases[] = {
     {"the table's faults and both sides of an addition are asked in each layer", 0, "f32", "ffn_inp",
      with_the_stream_twice, "input_factor"},
@@ -49,6 +60,8 @@ static const logits_case cases[] = {
      "attn_scale_twice"},
     {"what int8 blocks leave goes along a factor", 0, "llama-cpu", "attn_out", too_small, "factor"},
     {"a class has room for it, and it goes along a factor", 1, "llama-cpu", "attn_out", a_little_too_large, "factor"},
+    {"what costs nothing is asked before what uses up the budget", 0, "f32", "logits", log_probabilities,
+     "log_softmax"},
 };
 
 Test(logits_alone, a_bug_of_one_layer_has_a_name) {
@@ -56,7 +69,8 @@ Test(logits_alone, a_bug_of_one_layer_has_a_name) {
         bench b = open_bench(models[cases[i].model], (recording){0});
         fd_graph *faulty = graph_copy(&b);
         for (int32_t k = 0; k < faulty->n_node; k++)
-            if (faulty->nodes[k].layer == LAYER && strcmp(fd_fault_suffix(&faulty->nodes[k]), cases[i].node) == 0)
+            if ((faulty->nodes[k].layer == LAYER || faulty->nodes[k].layer < 0) &&
+                strcmp(fd_fault_suffix(&faulty->nodes[k]), cases[i].node) == 0)
                 faulty->nodes[k].override = cases[i].how;
         fd_verdict v =
             judged(&b, faulty, (recording){.emulated = cases[i].emulated, .numerics = "unknown", .tensors = "logits"});

@@ -89,15 +89,15 @@ static void plus_one_in_head_2(fd_graph *g, fd_node *n) {
 }
 
 /* K's rows are shorter than Q's, and what is found of these is asked of those. */
-static void only_head_0_turned(const fd_op_args *args) {
-    const int64_t width = fd_node_width(args->node), first = width / args->node->shape[0];
+static void all_but_the_last_head_turned(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node), head = width / args->node->shape[0];
     run_clean(args);
     for (int64_t i = 0; i < args->n_pos * width; i++)
-        if (i % width >= first) ((float *)args->out)[i] = ((const float *)args->in[0])[i];
+        if (i % width >= width - head) ((float *)args->out)[i] = ((const float *)args->in[0])[i];
 }
-static void rope_of_head_0(fd_graph *g, fd_node *n) {
+static void rope_of_all_but_the_last(fd_graph *g, fd_node *n) {
     (void)g;
-    n->override = only_head_0_turned;
+    n->override = all_but_the_last_head_turned;
 }
 
 /* Half of an exchange, which is no exchange: the gate's own product is right. */
@@ -164,7 +164,7 @@ static const guessed read_off[] = {
     {"blk.2.l_out", branch_left_out, "other_tensor", "blk.1.l_out"},
     {"", shard_of_layer_2, "other_weight", "rows 128…255 are those of blk.2.attn_q.weight"},
     {"", shards_lost, "weight_rows_wrong", ""},
-    {"_rope", rope_of_head_0, "other_tensor", "are those of blk.0.attn_q"},
+    {"_rope", rope_of_all_but_the_last, "other_tensor", "are those of blk.0.attn_q"},
     {"blk.1.attn_weights", plus_one_in_head_2, "softmax_sum_plus_one", "head 2 alone"},
 };
 

@@ -87,13 +87,46 @@ def words16(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
 
 
-def raw(ref, out):
+def raw(ref, out, names=SHORT):
     """step_N/NAME.bin, numbers alone."""
     for s, step in enumerate(ref[1]):
         (out / f"step_{s}").mkdir(parents=True)
-        for name, rows in rows_of_step(ref, SHORT, *step, False).items():
+        for name, rows in rows_of_step(ref, names, *step, False).items():
             rows.tofile(out / f"step_{s}" / f"{name}.bin")
     (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def calls(ref, out):
+    """0.npz, 1.npz, …: an archive a call."""
+    out.mkdir()
+    for s, step in enumerate(ref[1]):
+        np.savez(out / f"{s}.npz", **rows_of_step(ref, SHORT, *step, False))
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def counted(ref, out, folder="step_{}"):
+    """step_N/0042_NAME.npy: a counter of what was written stands in front."""
+    n = 0
+    for s, step in enumerate(ref[1]):
+        (out / folder.format(s)).mkdir(parents=True, exist_ok=True)
+        for name, rows in rows_of_step(ref, SHORT, *step, False).items():
+            np.save(out / folder.format(s) / f"{n:04d}_{name}.npy", rows)
+            n += 1
+    (out / "tokens.txt").write_text(" ".join(map(str, ref[2])))
+
+
+def counted_alone(ref, out):
+    """The same in one folder: how often a name comes says which call it is of."""
+    counted(ref, out, ".")
+
+
+def own_paths(ref, out):
+    """The same, paths as transformers' with words of the engine's own at their ends."""
+    at = "model.layers.{}."
+    raw(ref, out, {"token_embd": "model.embed_tokens", "attn_norm": at + "input_layernorm", "attn_q": at + "self_attn.q", "attn_k": at + "self_attn.k",
+                   "attn_v": at + "self_attn.v", "attn_q_rope": at + "self_attn.q_rot", "attn_k_rope": at + "self_attn.k_rot", "attn_scores": at + "self_attn.scores",
+                   "attn_out": at + "self_attn.ctx", "attn_proj": at + "self_attn.o", "ffn_norm": at + "post_attention_layernorm",
+                   "ffn_act": at + "mlp.h", "ffn_down": at + "mlp.down", "l_out": at + "output", "logits": "lm_head"})
 
 
 def ends(ref, out):
@@ -155,7 +188,7 @@ def flat(ref, out):
     (out / "tokens.txt").write_text(" ".join(map(str, tokens)))
 
 
-FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw, ends, appended, appended_npy, chunked)}
+FORMS = {f.__name__: f for f in (npy_tree, npz, zip64, safetensors, debugger, llama2c, trace, architecture, swapped, own, caches, flat, hooks, vllm, phases, words16, torch_files, onnx, torch_onnx, raw, own_paths, calls, counted, counted_alone, ends, appended, appended_npy, chunked)}
 
 if __name__ == "__main__":
     FORMS[sys.argv[1]](read(sys.argv[2]), Path(sys.argv[3]))

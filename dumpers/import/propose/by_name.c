@@ -5,9 +5,19 @@
 
 #include "dumpers/import/propose/internal.h"
 
+/* Scores and weights without dimensions have the order in which they are nearest to that node, else tokens first. */
+static const char *reading_over_keys(const fd_proposer *p, const fd_trace_node *node, const fd_proposed *item) {
+    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    if (t->step < 0 || t->rank != 1) return "";
+    const bool nearest = item->best[0].node >= 0 && fd_trace_node_at(p->ref, item->best[0].node) == node;
+    return nearest && strstr(item->best[0].ops, "n_head,n_tok") ? " shape=n_head,n_tok,-1 axis=-2"
+                                                                : " shape=n_tok,n_head,-1 axis=-3";
+}
+
 /* As the map gguf reads a tensor of that name; behind the last layer the last tokens' rows may be all. */
-static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, const fd_source_tensor *t) {
-    if (node->over_kv) return "";
+static const char *reading_of(const fd_proposer *p, const fd_trace_node *node, const fd_proposed *item) {
+    const fd_source_tensor *t = fd_source_at(p->source, item->tensors[0]);
+    if (node->over_kv) return reading_over_keys(p, node, item);
     const bool one_row = t->step >= 0 && fd_source_elements(t) == fd_trace_elements(node, 0);
     const int32_t n_pos = t->step < 0 ? 0 : p->plan.steps[t->step].n_pos;
     const bool columns = t->rank == 2 && t->shape[0] != n_pos && t->shape[1] == n_pos && n_pos > 1;
@@ -133,8 +143,8 @@ static bool has_rows_first(const fd_proposer *p, const fd_proposed *item) {
 
 static void take(fd_proposer *p, fd_proposed *item, int32_t v, const char *why) {
     const fd_trace_node *node = fd_trace_node_at(p->ref, v);
-    fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name,
-            reading_of(p, node, fd_source_at(p->source, item->tensors[0])), fd_propose_words(p, item), why);
+    fprintf(p->out, "%-44s -> %s%s%s  # by %s", item->name, node->name, reading_of(p, node, item),
+            fd_propose_words(p, item), why);
     if (item->best[0].node < 0)
         fprintf(p->out, "\n");
     else
