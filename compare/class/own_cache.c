@@ -131,8 +131,9 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
             fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         const bool unrecorded = there.finding->span_first != there.finding->node;
+        const bool little = unrecorded && there.finding->z <= FD_LITTLE_BEYOND; /* as much may be within elsewhere */
         own.is = (unrecorded || fd_reads_earlier_steps(ask->graph, there.finding)) && isfinite(there.finding->z) &&
-                 fd_departs_in_most_layers(ask->graph, of, i);
+                 (little || fd_departs_in_most_layers(ask->graph, of, i));
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
         own.is &= !later;
