@@ -51,6 +51,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
     if (!may_be && cached) FD_TRY(fd_find_beside_cache(&ask, of, &e, &other, err));
+    if (may_be && inferred && !own && !e.named && other < 0) FD_TRY(fd_find_apart_of_own_way(&ask, of, &other, err));
     if (other >= 0) { /* what stands before it may be meant so */
         of->next = of->first;
         of->first = of->introduced[other];

@@ -184,6 +184,14 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
     return *yes ? FD_OK : find_other(ask, of, &both, other, err);
 }
 
+/* A prompt may be attended to before its K and V are kept (later_cache.h): then what reads them departs in the first step, in every layer. */
+static bool may_read_before_cache(const fd_diagnose_options *ask, const fd_attribution *of, int32_t i) {
+    const fd_node_finding *f = &of->introduced[i];
+    bool reads = false;
+    for (int32_t k = f->span_first; k <= i; k++) reads |= fd_reads_kv_cache(&ask->graph->nodes[k]);
+    return reads && fd_trace_step_of(ask->trace, f->pos) == 0 && fd_departs_in_most_layers(ask->graph, of, i);
+}
+
 /* Through unrecorded nodes it reads a cache that was not recorded: what that leaves is the node's, too. */
 static bool reads_unrecorded_cache(const fd_diagnose_options *ask, int32_t node) {
     const fd_node *nodes = ask->graph->nodes;
@@ -210,7 +218,9 @@ fd_code fd_find_beside_cache(const fd_diagnose_options *ask, const fd_attributio
         fd_diagnose_options there = *ask;
         bool cached = false;
         there.finding = &of->introduced[i];
-        if (there.finding->finding == FD_FOUND_NOTHING || reads_unrecorded_cache(ask, i)) continue;
+        if (there.finding->finding == FD_FOUND_NOTHING || reads_unrecorded_cache(ask, i) ||
+            may_read_before_cache(ask, of, i))
+            continue;
         if (nodes[i].op == FD_OP_KV_WRITE) FD_TRY(fd_diagnose_fits(&there, &h, &cached, err));
         if (!cached && (*other < 0 || there.finding->step < of->introduced[*other].step)) *other = i;
     }
