@@ -234,23 +234,6 @@ def test_a_position_that_was_left_out_is_said(tmp_path):
         trace.close()
 
 
-def test_last_rows_of_chunks_are_no_gap(tmp_path, firstdiff):
-    """A prompt in chunks, of which the engine computes the last token's logits alone."""
-    ids, n_vocab = [1, 300, 45, 7, 99, 512, 8], 2048
-    firstdiff("run", KJV_LLAMA, "--tokens", ",".join(map(str, ids)), "-n", "0", "-q", "-o", tmp_path / "ref.h5")
-    with Reader(tmp_path / "ref.h5") as read:
-        logits, norm = read["logits"][:], read["output_norm"][:]
-    with Writer(tmp_path / "t.h5", numerics="f32", strict=True) as trace:
-        for first, last in ((0, 3), (3, 6), (6, 7)):
-            trace.step(ids[first:last])
-            trace.put("output_norm", norm[first:last])
-            trace.put("logits", logits[last - 1 : last], pos0=trace.n_pos - 1)
-    with h5py.File(tmp_path / "t.h5") as file:
-        assert file["tensors/logits"].attrs["last_rows"] == 1 and file["tensors/logits"].shape == (5, n_vocab)
-    said = firstdiff("compare", tmp_path / "ref.h5", tmp_path / "t.h5", "--model", KJV_LLAMA, "--allow-missing", "*")
-    assert said.returncode == 0, said.stdout
-
-
 def test_a_closed_writer_and_one_without_a_step(tmp_path):
     trace = Writer(tmp_path / "t.h5")
     assert trace.put("x", floats(3, 4)) is False and "no step has begun" in trace.errors[0]
