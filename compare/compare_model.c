@@ -133,7 +133,8 @@ static fd_code find_below_bounds(fd_comparison *c, fd_attribution *of, fd_error 
     fd_node_finding left = {0};
     bool by_direction = !fd_class_leaves_nothing(of->numerics); /* what is left of a row names better elsewhere */
     if (by_direction && !c->below.named) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
-    if (!c->below.named) FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
+    /* beside what the engine is meant to do, which the class does not say, more is left than the class leaves */
+    if (!c->below.named && !of->first_stays) FD_TRY(fd_resolve_suspects(&ask, of, &left, err));
     if (!by_direction && !c->below.named) FD_TRY(fd_find_below_bounds(&ask, of, &c->below, causes, err));
     FD_TRY(begin_at_first_layer(c, of, err));
     if (left.finding == FD_FOUND_NOTHING || c->below.named) return FD_OK;

@@ -41,7 +41,8 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     bool own = false, along = false;
     fd_node_finding place;
     int32_t other = -1;
-    if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates)) return FD_OK;
+    const bool cached = inferred && of->found && c->o->graph->nodes[of->first.node].op == FD_OP_KV_WRITE;
+    if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates || cached)) return FD_OK;
     if (stops(c, of)) return FD_OK;
     if (c->likely_at > 0) return FD_OK; /* a bug showed the class */
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
@@ -49,13 +50,16 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     if (along) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
+    if (!may_be && cached) FD_TRY(fd_find_beside_cache(&ask, of, &e, &other, err));
+    if (may_be && inferred && !own && !e.named && other < 0) FD_TRY(fd_find_apart_of_own_way(&ask, of, &other, err));
     if (other >= 0) { /* what stands before it may be meant so */
         of->next = of->first;
         of->first = of->introduced[other];
         of->first_stays = true;
         return FD_OK;
     }
-    const bool as_well = may_be && inferred && !own && fd_rounds_as_well(c->o->graph, &e);
+    bool as_well = false;
+    if (may_be && inferred && !own) FD_TRY(fd_rounds_as_well(&ask, of, &e, &as_well, err));
     if (own || as_well)
         snprintf(r.text, sizeof r.text, "%.120s%s", e.remaining[0].summary, as_well ? ", or in another way" : "");
     else if (may_be && !e.named)
@@ -81,7 +85,9 @@ static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_e
     FD_TRY(fd_find_own_products(&ask, of, &own, err));
     if (!own.are) return FD_OK;
     if (own.other >= 0) {
+        of->next = of->first;
         of->first = of->introduced[own.other];
+        of->first_stays = true;
         return FD_OK;
     }
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));

@@ -11,6 +11,7 @@
 #include "compare/class/by_bug.h"
 #include "compare/class/by_repetition.h"
 #include "compare/class/fused_class.h"
+#include "compare/class/later_cache.h"
 #include "compare/diagnose/along_nearest.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/dump/misrecorded.h"
@@ -75,20 +76,6 @@ static void forget_attribution(fd_comparison *c, int which, fd_attribution *of) 
     fd_measures_free(&c->measures[which]);
 }
 
-/* Fused attention rounds less inside. Where its class, inferred from a sample, blames a step that the same class without it gives, a
- * bug of later steps was mistaken for one of all. */
-static fd_code unfuse_attention(fd_attribution_options *how, const fd_attribution *of, fd_error *err) {
-    fd_attribution own;
-    if (!of->found || !of->numerics->fused_attention) return FD_OK;
-    fd_attribution_options plain = *how;
-    plain.numerics = fd_class_unfused(of->numerics);
-    plain.progress = NULL;
-    FD_TRY(fd_attribute_errors(&plain, &own, err));
-    if (own.found && own.first.step > of->first.step) how->numerics = plain.numerics;
-    fd_attribution_free(&own);
-    return FD_OK;
-}
-
 /* The values were widened where they were saved, so the trace does not say that they were rounded after their readers had them. */
 static fd_code look_before_rounding(fd_comparison *c, int which, fd_attribution_options *how, fd_attribution *out,
                                     fd_error *err) {
@@ -132,7 +119,7 @@ static fd_code attribute_side(fd_comparison *c, int which, const fd_numerics_cla
     FD_TRY(attribute_in_class(c, which, &how, out, err));
     FD_TRY(look_before_rounding(c, which, &how, out, err));
     if (class_->source == FD_CLASS_INFERRED) FD_TRY(fd_refute_class_by_bug(&how, out, &class_->evidence, err));
-    if (class_->source == FD_CLASS_INFERRED) FD_TRY(unfuse_attention(&how, out, err));
+    if (class_->source == FD_CLASS_INFERRED) FD_TRY(fd_unfuse_class(&how, out, err));
     if (class_->source == FD_CLASS_INFERRED && how.numerics == out->numerics)
         FD_TRY(fd_refute_unfused_class(&how, out, &class_->evidence, err));
     if (how.numerics != out->numerics) {
@@ -155,21 +142,26 @@ static fd_code note_16_bit_tensors(fd_comparison *c, const fd_attribution *of, f
     return FD_OK;
 }
 
-/* Tensors that a sound engine recorded wrongly are left out, and the rest is judged again. */
+/* Tensors that a sound engine recorded wrongly, or a cache that the first call does not read, are left out, and the rest is judged again. */
 static fd_code leave_misrecorded_out(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
     if (!out->found) return FD_OK;
     fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
     how.numerics = out->numerics;
     bool *ignored = calloc((size_t)how.graph->n_node, sizeof *ignored);
     if (!ignored) return fd_fail(err, FD_ERR_MEMORY, "verdict: out of memory");
+    bool later_cache = false;
     fd_code code = fd_find_misrecorded(&how, out, ignored, &c->verdict->dump, err);
-    if (code != FD_OK || c->verdict->dump.n == 0) {
+    if (code == FD_OK && c->verdict->dump.n == 0 && class_->source == FD_CLASS_INFERRED)
+        code = fd_leave_later_cache_out(&how, out, ignored, &later_cache, err);
+    if (code != FD_OK || (c->verdict->dump.n == 0 && !later_cache)) {
         free(ignored);
         return code;
     }
     c->ignored = ignored;
     forget_attribution(c, FD_CANDIDATE, out);
-    return attribute_side(c, FD_CANDIDATE, c->o->numerics, class_, out, err);
+    fd_judged_class same;
+    return later_cache ? attribute_side(c, FD_CANDIDATE, how.numerics, &same, out, err)
+                       : attribute_side(c, FD_CANDIDATE, c->o->numerics, class_, out, err);
 }
 
 /* A class that nothing refutes and that gives all that departs; *rival NULL: there is none. */

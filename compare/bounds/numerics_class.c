@@ -36,6 +36,15 @@ const fd_numerics_class *fd_class_unfused(const fd_numerics_class *c) {
     return fd_numerics_class_find(name);
 }
 
+const fd_numerics_class *fd_class_with_f16_cache(const fd_numerics_class *c) {
+    static const char with[] = "-f32kv";
+    char name[48];
+    if (strcmp(c->name, "f32") == 0) return fd_numerics_class_find("f16kv");
+    if (!fd_ends_with(c->name, with)) return NULL;
+    snprintf(name, sizeof name, "%.*s-f16kv", (int)(strlen(c->name) - strlen(with)), c->name);
+    return fd_numerics_class_find(name);
+}
+
 bool fd_class_has_room_in_mix(const fd_numerics_class *c) {
     return c->u_mix > U32 && !c->sums_in_turn;
 }

@@ -93,6 +93,8 @@ fd_numerics_class fd_numerics_class_typical(const fd_numerics_class *class_);
 const fd_numerics_class *fd_numerics_class_find(const char *name);
 /* Of NAME-fa, whose attention is fused: NAME, which rounds as it does elsewhere; of any other, itself. */
 const fd_numerics_class *fd_class_unfused(const fd_numerics_class *numerics);
+/* The same class with K and V kept in binary16; NULL where there is none. */
+const fd_numerics_class *fd_class_with_f16_cache(const fd_numerics_class *numerics);
 
 /* "exact, f64, f32, …" for messages; returns `to`. */
 const char *fd_numerics_class_names(char *to, int32_t size);

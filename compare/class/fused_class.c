@@ -67,3 +67,15 @@ fd_code fd_refute_unfused_class(fd_attribution_options *options, const fd_attrib
     fd_class_attempt_free(&a);
     return code;
 }
+
+fd_code fd_unfuse_class(fd_attribution_options *how, const fd_attribution *of, fd_error *err) {
+    fd_attribution own;
+    if (!of->found || !of->numerics->fused_attention) return FD_OK;
+    fd_attribution_options plain = *how;
+    plain.numerics = fd_class_unfused(of->numerics);
+    plain.progress = NULL;
+    FD_TRY(fd_attribute_errors(&plain, &own, err));
+    if (own.found && own.first.step > of->first.step) how->numerics = plain.numerics;
+    fd_attribution_free(&own);
+    return FD_OK;
+}

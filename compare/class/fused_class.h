@@ -12,4 +12,8 @@
 fd_code fd_refute_unfused_class(fd_attribution_options *options, const fd_attribution *judged,
                                 fd_class_evidence *evidence, fd_error *err);
 
+/* Fused attention rounds less inside. Where its class, inferred from a sample, blames a step that the same class without it gives, a
+ * bug of later steps was mistaken for one of all. */
+fd_code fd_unfuse_class(fd_attribution_options *how, const fd_attribution *of, fd_error *err);
+
 #endif

@@ -20,7 +20,8 @@ static const struct {
 
 static bool has_unrecorded_cache(const fd_diagnose_options *ask, const fd_node_finding *f) {
     for (int32_t i = f->span_first; i < f->node; i++)
-        if (fd_node_is_kv_cache(&ask->graph->nodes[i]) && !fd_trace_has_data(ask->trace, ask->graph->nodes[i].name))
+        if (fd_node_is_kv_cache(&ask->graph->nodes[i]) &&
+            (!fd_trace_has_data(ask->trace, ask->graph->nodes[i].name) || (ask->ignored && ask->ignored[i])))
             return true;
     return false;
 }
@@ -31,7 +32,8 @@ static bool may_be(const fd_diagnose_options *ask, const fd_attribution *of) {
         const fd_node_finding *f = &of->introduced[i];
         if (f->finding == FD_FOUND_NOTHING) continue;
         if (fd_trace_step_of(ask->trace, f->pos) < 1 || !has_unrecorded_cache(ask, f)) return false;
-        if (!fd_departs_in_most_layers(ask->graph, of, i)) return false;
+        /* by little as much may be within elsewhere */
+        if (!(f->z <= FD_LITTLE_BEYOND) && !fd_departs_in_most_layers(ask->graph, of, i)) return false;
     }
     return of->found;
 }
@@ -58,5 +60,41 @@ fd_code fd_find_later_cache(const fd_diagnose_options *ask, const fd_attribution
             snprintf(to, size, "after the first call K and V are read rounded to %s%s",
                      fd_round_type_name(kept[k].type), fd_scale_name(kept[k].scale));
     }
+    return FD_OK;
+}
+
+/* Of the first step, by itself or through unrecorded nodes. */
+static bool departs_behind_cache(const fd_attribution_options *o, const fd_attribution *of, int32_t i) {
+    const fd_node_finding *f = &of->introduced[i];
+    bool reads = false;
+    if (f->finding == FD_FOUND_NOTHING || fd_trace_step_of(o->cand, f->pos) > 0) return false;
+    for (int32_t k = f->span_first; k <= i; k++) reads |= fd_reads_kv_cache(&o->graph->nodes[k]);
+    return reads;
+}
+
+fd_code fd_leave_later_cache_out(const fd_attribution_options *options, const fd_attribution *found, bool *ignored,
+                                 bool *yes, fd_error *err) {
+    const fd_graph *graph = options->graph;
+    fd_attribution_options how = *options;
+    fd_attribution without;
+    bool cached = false, behind = false, alone = true;
+    *yes = false;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        ignored[i] = graph->nodes[i].op == FD_OP_KV_WRITE;
+        cached |= ignored[i] && found->introduced[i].finding != FD_FOUND_NOTHING &&
+                  fd_departs_in_most_layers(graph, found, i);
+        const bool reads = departs_behind_cache(options, found, i);
+        behind |= reads;
+        alone &= reads || ignored[i] || found->introduced[i].finding == FD_FOUND_NOTHING;
+    }
+    if (!cached || !behind || !alone) return FD_OK;
+    how.ignored = ignored;
+    how.ref = NULL;
+    how.progress = NULL;
+    FD_TRY(fd_attribute_errors(&how, &without, err));
+    *yes = true;
+    for (int32_t i = 0; i < graph->n_node && *yes; i++)
+        if (departs_behind_cache(options, found, i)) *yes = !departs_behind_cache(&how, &without, i);
+    fd_attribution_free(&without);
     return FD_OK;
 }

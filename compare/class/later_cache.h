@@ -11,4 +11,9 @@
 fd_code fd_find_later_cache(const fd_diagnose_options *ask, const fd_attribution *of, char *to, size_t size, bool *yes,
                             fd_error *err);
 
+/* A cache was recorded as it is kept, rounded, and in the first step what reads it departs, and nothing else does, but not from K and V as they were computed: ignored
+ * [n_node] is set for every cache, which is then as one that was not recorded. */
+fd_code fd_leave_later_cache_out(const fd_attribution_options *options, const fd_attribution *found, bool *ignored,
+                                 bool *yes, fd_error *err);
+
 #endif

@@ -1,6 +1,7 @@
 #include "compare/class/mixed.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "compare/class/undirected.h"
 #include "compare/hypothesis/round_type.h"
@@ -61,9 +62,25 @@ static bool rounds_what_may_be(const fd_node *nodes, const fd_hypothesis *h) {
     return h->which == FD_ROUNDED_RESULT && may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
 }
 
-bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e) {
+fd_code fd_rounds_as_well(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
+                          fd_error *err) {
     const fd_explain_fit *best = &e->remaining[0];
-    return !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(graph->nodes, &best->hypothesis);
+    *yes =
+        !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(ask->graph->nodes, &best->hypothesis);
+    if (!*yes) return FD_OK;
+    double *errors = calloc((size_t)ask->graph->n_node + 1, sizeof *errors);
+    fd_code code = errors ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "class: out of memory");
+    for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {
+        fd_diagnose_options there = *ask;
+        fd_undirected found;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        code = fd_ask_undirected(&there, &found, err);
+        errors[i] = found.error;
+    }
+    for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) *yes &= !fd_is_apart(ask->graph, errors, i);
+    free(errors);
+    return code;
 }
 
 /* The kinds of products that depart are most of those that were judged. */
@@ -165,6 +182,49 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
     fd_hypothesis both = one;
     both.kind[0] = '\0';
     return *yes ? FD_OK : find_other(ask, of, &both, other, err);
+}
+
+/* A prompt may be attended to before its K and V are kept (later_cache.h): then what reads them departs in the first step, in every layer. */
+static bool may_read_before_cache(const fd_diagnose_options *ask, const fd_attribution *of, int32_t i) {
+    const fd_node_finding *f = &of->introduced[i];
+    bool reads = false;
+    for (int32_t k = f->span_first; k <= i; k++) reads |= fd_reads_kv_cache(&ask->graph->nodes[k]);
+    return reads && fd_trace_step_of(ask->trace, f->pos) == 0 && fd_departs_in_most_layers(ask->graph, of, i);
+}
+
+/* Through unrecorded nodes it reads a cache that was not recorded: what that leaves is the node's, too. */
+static bool reads_unrecorded_cache(const fd_diagnose_options *ask, int32_t node) {
+    const fd_node *nodes = ask->graph->nodes;
+    for (int k = 0; k < FD_MAX_INPUTS; k++) {
+        const int32_t from = nodes[node].input[k];
+        if (from < 0 || (fd_trace_has_data(ask->trace, nodes[from].name) && !(ask->ignored && ask->ignored[from])))
+            continue;
+        if (nodes[from].op == FD_OP_KV_WRITE || reads_unrecorded_cache(ask, from)) return true;
+    }
+    return false;
+}
+
+fd_code fd_find_beside_cache(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e,
+                             int32_t *other, fd_error *err) {
+    const fd_node *nodes = ask->graph->nodes;
+    fd_hypothesis h = e->remaining[0].hypothesis;
+    *other = -1;
+    if (!e->named || nodes[of->first.node].op != FD_OP_KV_WRITE || !rounds_what_may_be(nodes, &h) ||
+        !fd_departs_in_all_layers(ask->graph, of, &of->first))
+        return FD_OK;
+    if (h.node >= 0) h = fd_hypothesis_everywhere(&h, ask->graph);
+    h.kind[0] = '\0'; /* K's and V's are one property */
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        bool cached = false;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING || reads_unrecorded_cache(ask, i) ||
+            may_read_before_cache(ask, of, i))
+            continue;
+        if (nodes[i].op == FD_OP_KV_WRITE) FD_TRY(fd_diagnose_fits(&there, &h, &cached, err));
+        if (!cached && (*other < 0 || there.finding->step < of->introduced[*other].step)) *other = i;
+    }
+    return FD_OK;
 }
 
 /* ---- products that are computed in another way ---- */

@@ -26,8 +26,15 @@ bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           int32_t *other, fd_error *err);
 
-/* Nothing is named, and what comes nearest of all is such a rounding: so may others be, which nobody listed. */
-bool fd_rounds_as_well(const fd_graph *graph, const fd_explanation *e);
+/* Nothing is named, what comes nearest of all is such a rounding, and all that departs does so by about as much in each layer: so may others
+ * be, which nobody listed. */
+fd_code fd_rounds_as_well(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
+                          fd_error *err);
+
+/* A cache that is kept in fewer bits in every layer (`e` names the first finding so) is the engine's choice whatever else departs: the first
+ * node that is no part of it and reads no cache that was not recorded; -1: there is none, or no such cache. */
+fd_code fd_find_beside_cache(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e,
+                             int32_t *other, fd_error *err);
 
 /* Where nothing explains them: products that are off in every row and in every part of it alike, by little and in no direction: sums of
  * rounded parts, int8 activations. Of an engine of 16-bit tensors; or most kinds of products, alone or through unrecorded tensors, where the

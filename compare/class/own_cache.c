@@ -131,8 +131,9 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
             fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         const bool unrecorded = there.finding->span_first != there.finding->node;
+        const bool little = unrecorded && there.finding->z <= FD_LITTLE_BEYOND; /* as much may be within elsewhere */
         own.is = (unrecorded || fd_reads_earlier_steps(ask->graph, there.finding)) && isfinite(there.finding->z) &&
-                 fd_departs_in_most_layers(ask->graph, of, i);
+                 (little || fd_departs_in_most_layers(ask->graph, of, i));
         bool later = false;
         if (own.is) FD_TRY(begins_later(&there, there.finding, &later, err));
         own.is &= !later;
@@ -170,4 +171,53 @@ fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of,
         "and V rotated before",
         error);
     return FD_OK;
+}
+
+/* *rest: `of` without them; its first is the first of what is left. */
+static fd_code leave_out_apart(const fd_diagnose_options *ask, const fd_attribution *of, double *errors,
+                               fd_attribution *rest, int32_t *other, fd_error *err) {
+    const fd_graph *graph = ask->graph;
+    bool any = false;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        fd_undirected found;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        FD_TRY(fd_ask_undirected(&there, &found, err));
+        errors[i] = found.error;
+    }
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        rest->introduced[i] = of->introduced[i];
+        if (of->introduced[i].finding == FD_FOUND_NOTHING) continue;
+        if (fd_is_apart(graph, errors, i)) {
+            rest->introduced[i].finding = FD_FOUND_NOTHING;
+            if (*other < 0 || of->introduced[i].step < of->introduced[*other].step) *other = i;
+        } else if (!any || of->introduced[i].step < rest->first.step) {
+            rest->first = of->introduced[i];
+            any = true;
+        }
+    }
+    rest->found = any;
+    return FD_OK;
+}
+
+fd_code fd_find_apart_of_own_way(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *other,
+                                 fd_error *err) {
+    const size_t n = (size_t)ask->graph->n_node + 1;
+    fd_attribution rest = *of;
+    fd_diagnose_options there = *ask;
+    char words[192];
+    bool own = false;
+    double *errors = calloc(n, sizeof *errors);
+    rest.introduced = malloc(n * sizeof *rest.introduced);
+    *other = -1;
+    fd_code code = errors && rest.introduced ? leave_out_apart(ask, of, errors, &rest, other, err)
+                                             : fd_fail(err, FD_ERR_MEMORY, "class: out of memory");
+    there.finding = &rest.first;
+    if (code == FD_OK && *other >= 0 && rest.found)
+        code = fd_say_own_way(&there, &rest, false, words, sizeof words, &own, err);
+    if (!own) *other = -1;
+    free(errors);
+    free(rest.introduced);
+    return code;
 }

@@ -15,4 +15,8 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
 fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of, bool cache_alone, char *to,
                        size_t size, bool *yes, fd_error *err);
 
+/* So it is, but for nodes that depart by far more than their kind does in any other layer: the first of these; -1: it is not so. */
+fd_code fd_find_apart_of_own_way(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *other,
+                                 fd_error *err);
+
 #endif

@@ -104,34 +104,56 @@ static bool is_before(const fd_attribution *of, int32_t i, int32_t other) {
     return other < 0 || of->introduced[i].step < of->introduced[other].step;
 }
 
-fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attribution *of, fd_own_products *out,
-                             fd_error *err) {
+/* What every recorded product leaves. */
+static fd_code weigh_all(const fd_diagnose_options *ask, const fd_attribution *of, product *products, double *errors,
+                         fd_error *err) {
     fd_diagnose_options plain = *ask;
     const size_t n_node = (size_t)ask->graph->n_node;
     bool *counted = malloc(n_node + 1);
-    int32_t n = 0, n_own = 0;
-    fd_code code = counted ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "products: out of memory");
-    *out = (fd_own_products){.other = -1};
+    if (!counted) return fd_fail(err, FD_ERR_MEMORY, "products: out of memory");
+    fd_code code = FD_OK;
     plain.numerics = fd_numerics_class_find("hf-bf16"); /* which repeats no rounding of factors */
     for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {
         const fd_node_finding *f = &of->introduced[i];
-        const bool departs = f->finding != FD_FOUND_NOTHING && (f->span_first == i || is_free_of_products(ask, i));
-        question q = {0};
-        if (is_product(ask, i)) {
-            memset(counted, 0, n_node);
-            q.n_rounded = count_way(ask, i, counted);
-            code = fd_below_look_with(&plain, i, look, &q, err);
-        }
-        product p = q.found;
-        if (code == FD_OK && p.own && f->finding != FD_FOUND_NOTHING)
-            code = departs_evenly(&plain, f, p.error, &p.own, err);
-        n += p.own || (p.seen && !has_bias(&ask->graph->nodes[i]));
-        n_own += p.own;
-        const bool untold = is_product(ask, i) && has_bias(&ask->graph->nodes[i]);
-        if (departs && !p.own && !untold && is_before(of, i, out->other)) out->other = i;
-        if (p.own) out->error = fmax(out->error, p.error);
+        if (!is_product(ask, i)) continue;
+        memset(counted, 0, n_node);
+        question q = {.n_rounded = count_way(ask, i, counted)};
+        code = fd_below_look_with(&plain, i, look, &q, err);
+        products[i] = q.found;
+        errors[i] = q.found.seen ? q.found.error : 0;
+        if (code == FD_OK && q.found.own && f->finding != FD_FOUND_NOTHING)
+            code = departs_evenly(&plain, f, q.found.error, &products[i].own, err);
+    }
+    free(counted);
+    return code;
+}
+
+/* Not as factors of 8 bits leave it: by its own inputs, or by far more than in any other layer. */
+static bool is_other(const fd_diagnose_options *ask, const fd_attribution *of, const product *products,
+                     const double *errors, int32_t i) {
+    const bool alone = of->introduced[i].span_first == i || is_free_of_products(ask, i);
+    if (of->introduced[i].finding == FD_FOUND_NOTHING || products[i].own) return false;
+    if (fd_is_apart(ask->graph, errors, i)) return true;
+    return alone && !(is_product(ask, i) && has_bias(&ask->graph->nodes[i]));
+}
+
+fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attribution *of, fd_own_products *out,
+                             fd_error *err) {
+    const size_t n_node = (size_t)ask->graph->n_node;
+    product *products = calloc(n_node + 1, sizeof *products);
+    double *errors = calloc(n_node + 1, sizeof *errors);
+    int32_t n = 0, n_own = 0;
+    *out = (fd_own_products){.other = -1};
+    fd_code code = products && errors ? weigh_all(ask, of, products, errors, err)
+                                      : fd_fail(err, FD_ERR_MEMORY, "products: out of memory");
+    for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {
+        n += products[i].own || (products[i].seen && !has_bias(&ask->graph->nodes[i]));
+        n_own += products[i].own;
+        if (is_other(ask, of, products, errors, i) && is_before(of, i, out->other)) out->other = i;
+        if (products[i].own) out->error = fmax(out->error, products[i].error);
     }
     out->are = code == FD_OK && n >= FEWEST_PRODUCTS && 4 * n_own >= 3 * n;
-    free(counted);
+    free(products);
+    free(errors);
     return code;
 }

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "faults/faults.h"
+
 /* Of the error, along the result, or eight standard errors: a factor has all of it there. A matrix turns errors into few directions, and
  * scales of FP8 weights are off by a part of their last bit: products of a sound bfloat16 engine with FP8 factors had up to 0.2, and K,
  * with its few large elements, 0.3. */
@@ -12,6 +14,9 @@
 #define LEAST_ROW  0.1
 #define LEAST_PART 0.25
 enum { PARTS = 8 };
+
+/* Between layers. FP8 and int8 products of one kind were seen to differ by 2. */
+#define MOST_OF_OTHERS 4.0
 
 static double size_of_plain(const fd_trial_rows *rows, int64_t first, int64_t end) {
     double squares = 0;
@@ -80,4 +85,12 @@ bool fd_is_undirected(const fd_undirected *e) {
 
 bool fd_is_undirected_in_rows(const fd_undirected *e) {
     return fd_is_undirected(e) && e->least_row >= LEAST_ROW;
+}
+
+bool fd_is_apart(const fd_graph *graph, const double *error, int32_t i) {
+    double most = 0;
+    if (!(error[i] > 0 || isnan(error[i]))) return false;
+    for (int32_t k = 0; k < graph->n_node; k++)
+        if (k != i && error[k] > most && fd_fault_same_kind(&graph->nodes[k], &graph->nodes[i])) most = error[k];
+    return most > 0 && !(error[i] <= MOST_OF_OTHERS * most);
 }

@@ -27,4 +27,8 @@ bool fd_is_undirected(const fd_undirected *errors);
 /* Nor a row: not asked of what reads a cache, where a row goes with the rows that it reads. */
 bool fd_is_undirected_in_rows(const fd_undirected *errors);
 
+/* Roundings leave errors of one size in all layers. `error`: of each node, relative; 0: it was not seen, or does not depart. Is node i's many
+ * times any other's of its kind? */
+bool fd_is_apart(const fd_graph *graph, const double *error, int32_t i);
+
 #endif

@@ -134,6 +134,8 @@ bool fd_evidence_cache_speaks_against(const fd_evidence *evidence, const fd_clas
 
 /* A cache was recorded whose values all are of binary16: the engine keeps K or V in it. */
 bool fd_evidence_shows_f16_cache(const fd_evidence *evidence);
+/* K and V were stored in binary16. Then each op is right by what was stored, whether or not the class rounds a cache. */
+bool fd_evidence_stores_f16_cache(const fd_evidence *evidence);
 /* Most heads of attention's output are sums that were kept in binary16. */
 bool fd_evidence_shows_f16_sums(const fd_evidence *evidence);
 

@@ -51,6 +51,16 @@ bool fd_evidence_shows_f16_cache(const fd_evidence *e) {
     return false;
 }
 
+bool fd_evidence_stores_f16_cache(const fd_evidence *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->graph->n_node; i++) {
+        if (e->graph->nodes[i].op != FD_OP_KV_WRITE || !e->seen[i]) continue;
+        if (e->stored[i] || e->wide[2 * i]) return false;
+        n++;
+    }
+    return n > 0;
+}
+
 bool fd_evidence_refutes_table(const fd_evidence *e, const fd_numerics_class *numerics) {
     for (int32_t i = 0; i < e->graph->n_node; i++) {
         const fd_node *node = &e->graph->nodes[i];

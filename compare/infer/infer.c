@@ -206,6 +206,9 @@ fd_code fd_infer_class(const fd_attribution_options *options, const fd_numerics_
         int32_t least, chosen = choose(&c, &least);
         if (fd_evidence_shows_f16_cache(&seen) || f16_sums) chosen = fd_case_with_sums_in_16_bits(&c, chosen);
         *out = c.at[chosen].numerics;
+        const fd_numerics_class *cached =
+            fd_evidence_stores_f16_cache(&seen) ? fd_class_with_f16_cache(c.at[chosen].numerics) : NULL;
+        if (cached) *out = cached;
         bool too_large =
             fd_class_leaves_nothing(*out) && c.at[chosen].n_outside > 0 && c.at[chosen].remains > log(MUCH_OF_A_SPAN);
         evidence->few_rows = fd_case_shown_by_few_rows(&c.at[chosen]);

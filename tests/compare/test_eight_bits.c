@@ -62,6 +62,38 @@ Test(eight_bits, a_bug_beside_them_is_found_at_its_place) {
     close_model(&b);
 }
 
+static void neighbours_exchanged(const fd_op_args *args) {
+    float *y = args->out;
+    fp8_products(args);
+    for (int64_t i = 0; i + 1 < args->n_pos * fd_node_width(args->node); i += 2) {
+        const float first = y[i];
+        y[i] = y[i + 1], y[i + 1] = first;
+    }
+}
+static void of_other_sign(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) ((float *)args->out)[i] *= -1;
+}
+
+/* A product that is off by far more than its kind is in any other layer is none of them, nor is what it is computed through. */
+Test(eight_bits, what_is_off_by_far_more_in_one_layer_is_found_there) {
+    static const struct {
+        const char *node, *at, *tensors;
+        fd_override_fn how;
+    } cases[] = {{"blk.2.attn_q", "blk.2.attn_q", all, neighbours_exchanged},
+                 {"blk.2.ffn_act", "blk.2.ffn_down", fused, of_other_sign}};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_graph *graph = engine(&b, fp8_products);
+        graph->nodes[fd_graph_find(graph, cases[i].node)].override = cases[i].how;
+        fd_verdict v = verdict_of(&b, graph, cases[i].tensors);
+        expect_at(&v, cases[i].at, v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
 /* A product of one layer alone is no way to multiply. */
 Test(eight_bits, one_product_in_8_bits_is_a_bug) {
     bench b = open_bench(models[0], (recording){0});

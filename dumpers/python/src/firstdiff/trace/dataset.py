@@ -39,6 +39,14 @@ class Dataset:
         self.have.extend([False] * (end - len(self.have)))
         self.have[row:end] = [True] * (end - row)
 
+    def last_rows(self, steps: list[range]) -> int:
+        """How many positions at the end of every step from the first recorded one on it holds, and no other of them; 0: it is not so."""
+        held = [[p - self.first < len(self.have) and self.have[p - self.first] for p in step if p >= self.first] for step in steps]
+        counts = [sum(row) for row in held if row]
+        most = max(counts)
+        at_end = all(sum(row) == min(most, len(row)) and all(row[len(row) - sum(row) :]) for row in held if row)
+        return most if at_end else 0
+
 
 def create(
     group: Any, name: str, raw: Array, dtype: str, over_kv: bool, first: int, op: str, layer: int | None

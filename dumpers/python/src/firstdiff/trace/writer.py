@@ -285,8 +285,12 @@ class Writer:
         for name, have in self._sets.items():
             if have.first > 0 or len(have.have) < self._n_pos:
                 have.data.attrs["first_position"] = have.first
-            if not all(have.have):
+            if all(have.have):
+                continue
+            last = have.last_rows([range(row["first"], row["first"] + row["count"]) for row in self._steps[:]])
+            if not last:
                 raise TraceError(f"tensor {name}: position {have.first + have.have.index(False)} was not recorded")
+            have.data.attrs["last_rows"] = np.int32(last)  # logits of each chunk's last token: the rows between are not there
         self._file.attrs["finished"] = _now()
         self._file.attrs["complete"] = 0 if self.errors else 1
 
