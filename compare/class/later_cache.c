@@ -33,7 +33,7 @@ static bool may_be(const fd_diagnose_options *ask, const fd_attribution *of) {
         if (f->finding == FD_FOUND_NOTHING) continue;
         if (fd_trace_step_of(ask->trace, f->pos) < 1 || !has_unrecorded_cache(ask, f)) return false;
         /* by little as much may be within elsewhere */
-        if (!(f->z <= FD_LITTLE_BEYOND) && !fd_departs_in_most_layers(ask->graph, of, i)) return false;
+        if (!(f->z > 1 && f->z <= FD_LITTLE_BEYOND) && !fd_departs_in_most_layers(ask->graph, of, i)) return false;
     }
     return of->found;
 }

@@ -131,7 +131,9 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
             fd_trace_step_of(ask->trace, there.finding->pos) > 0; /* earlier steps' rows are kept so, too */
         if (there.finding->finding == FD_FOUND_NOTHING) continue;
         const bool unrecorded = there.finding->span_first != there.finding->node;
-        const bool little = unrecorded && there.finding->z <= FD_LITTLE_BEYOND; /* as much may be within elsewhere */
+        /* as much may be within elsewhere; what is within the bounds itself is seen by what the other layers do not leave */
+        const double z = there.finding->z;
+        const bool little = unrecorded && z > 1 && z <= FD_LITTLE_BEYOND;
         own.is = (unrecorded || fd_reads_earlier_steps(ask->graph, there.finding)) && isfinite(there.finding->z) &&
                  (little || fd_departs_in_most_layers(ask->graph, of, i));
         bool later = false;

@@ -126,7 +126,7 @@ int32_t fd_rest_of_step(const fd_diagnose_options *o) {
 /* Every row before is computed as well, so it may not be far on, but where they hardly show it: then the first rows do for most of what is
  * tried. */
 enum { MOST_ROWS_BEFORE = 6, MOST_RIGHT_BEFORE = 16 };
-#define HARDLY_SHOWN 0.125f
+#define HARDLY_SHOWN 0.03f
 
 /* So many rows before the few ones are worth a look at the first. */
 enum { FEWEST_BEFORE = 3 };

@@ -110,10 +110,10 @@ static const struct way {
 };
 
 static bool is_left_out(const fd_trial *t, unsigned when) {
-    const bool many = fd_trial_many_layers(t);
+    const bool many = fd_trial_many_layers(t), late = fd_trial_begins_late(t);
     return ((when & UNNAMED) && fd_trial_fits(t)) || ((when & GUESS) && !fd_trial_may_guess(t)) ||
-           ((when & LATE) && !t->early.bench) || ((when & SOON) && t->early.bench) || ((when & ONE) && many) ||
-           ((when & MANY) && !many) || ((when & WIDE) && t->n_span == 1);
+           ((when & LATE) && !late) || ((when & SOON) && late) || ((when & ONE) && many) || ((when & MANY) && !many) ||
+           ((when & WIDE) && t->n_span == 1);
 }
 
 /* All else was tried in another class. With it the other faults of its layer, which may be the same computation. */

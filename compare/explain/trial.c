@@ -231,7 +231,7 @@ fd_code fd_trial_open(const fd_explain_request *request, fd_explanation *out, fd
     t->all_left = fd_trial_left(&t->all, &t->all.plain);
     if (!request->early || request->early->n_unjudged >= request->early->args.n_pos) return FD_OK; /* they lack */
     FD_TRY(fd_trial_rows_open(request->early, &t->early, err));
-    if (t->early.plain.state == FD_VARIANT_COMPUTED) t->early_left = fd_trial_left(&t->early, &t->early.plain);
+    t->early_left = t->early.plain.state == FD_VARIANT_COMPUTED ? fd_trial_left(&t->early, &t->early.plain) : INFINITY;
     return FD_OK;
 }
 

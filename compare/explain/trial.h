@@ -66,6 +66,8 @@ void fd_trial_drop(fd_trial *trial, int32_t contender);
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);
 int32_t fd_trial_first_layer(const fd_trial *trial); /* -1: it has none */
+/* Did the step's first rows come out right, or nearly? */
+bool fd_trial_begins_late(const fd_trial *trial);
 /* More than the table is asked for, and there are rows to solve numbers on. */
 bool fd_trial_may_guess(const fd_trial *trial);
 

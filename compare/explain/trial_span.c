@@ -39,6 +39,13 @@ bool fd_trial_alone(const fd_trial *t) {
     return true;
 }
 
+/* Beside what shows the finding. */
+#define HARDLY_ANYTHING 0.1
+
+bool fd_trial_begins_late(const fd_trial *t) {
+    return t->early.bench && t->early_left <= HARDLY_ANYTHING * t->few_left;
+}
+
 bool fd_trial_may_guess(const fd_trial *t) {
     return t->few.bench && !t->all.request->table_alone;
 }
