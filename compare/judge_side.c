@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "compare/attribute/draws.h"
-#include "compare/attribute/rival.h"
 #include "compare/attribute/typical.h"
 #include "compare/attribute/unrounded.h"
 #include "compare/attribute/z_map.h"
@@ -15,13 +14,9 @@
 #include "compare/diagnose/along_nearest.h"
 #include "compare/diagnose/suspects.h"
 #include "compare/dump/misrecorded.h"
+#include "compare/find_rival.h"
 #include "compare/measure/measure.h"
 
-/* Bounds. */
-#define MUCH_BEYOND 2.0
-/* A share of the difference from the reference: a few values that a class rounds to steps of nearly their own size, and another
- * does not. */
-#define LITTLE_INTRODUCED 1e-4
 /* Results of 16 bits. */
 #define COARSE_RESULTS 0x1p-20
 
@@ -164,26 +159,6 @@ static fd_code leave_misrecorded_out(fd_comparison *c, fd_judged_class *class_, 
                        : attribute_side(c, FD_CANDIDATE, c->o->numerics, class_, out, err);
 }
 
-/* A class that nothing refutes and that gives all that departs; *rival NULL: there is none. */
-static fd_code find_rival(const fd_comparison *c, const fd_class_evidence *evidence, const fd_attribution *of,
-                          const fd_numerics_class **rival, fd_error *err) {
-    const fd_attribution_options how = fd_comparison_options(c, FD_CANDIDATE);
-    const fd_numerics_class *coarser = fd_numerics_class_find("f16");
-    const bool little = of->first.has_reference && of->first.introduced < LITTLE_INTRODUCED;
-    const bool near = !(of->first.z > MUCH_BEYOND) || little; /* by so little the class may be a bit too strict */
-    bool yes = false;
-    *rival = NULL;
-    if (!evidence->outside && !near) return FD_OK;
-    for (int32_t i = 0; i < evidence->n_rival && !yes; i++) {
-        FD_TRY(fd_rival_explains(&how, &of->first, evidence->rivals[i], &yes, err));
-        if (yes) *rival = evidence->rivals[i];
-    }
-    if (yes || !((near && evidence->one_tensor) || little)) return FD_OK;
-    FD_TRY(fd_rival_explains(&how, &of->first, coarser, &yes, err)); /* nothing refutes it then */
-    if (yes) *rival = coarser;
-    return FD_OK;
-}
-
 /* What departs from the class that was inferred is what another class does, which nothing refutes: a bug only where it has
  * a name that is more than rounding. Else nobody can tell, and the verdict is that class's. */
 static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attribution *out, fd_error *err) {
@@ -191,7 +166,7 @@ static fd_code yield_to_rival(fd_comparison *c, fd_judged_class *class_, fd_attr
     fd_explanation e = {0};
     const fd_numerics_class *rival;
     if (class_->source != FD_CLASS_INFERRED || !out->found || c->verdict->weights.n_differ > 0) return FD_OK;
-    FD_TRY(find_rival(c, evidence, out, &rival, err));
+    FD_TRY(fd_find_rival(c, evidence, out, &rival, err));
     if (!rival) return FD_OK;
     fd_diagnose_options ask = fd_comparison_question(c, &out->first, out, FD_CANDIDATE);
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
