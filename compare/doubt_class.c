@@ -32,6 +32,13 @@ static bool stops(const fd_comparison *c, const fd_attribution *of) {
     return stopped;
 }
 
+/* What stands before it may be meant so. */
+static void begin_at(fd_attribution *of, int32_t node) {
+    of->next = of->first;
+    of->first = of->introduced[node];
+    of->first_stays = true;
+}
+
 /* All that departs is as an engine may be meant to be: then nothing was introduced, as far as anybody can tell. */
 static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
@@ -53,9 +60,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     if (!may_be && cached) FD_TRY(fd_find_beside_cache(&ask, of, &e, &other, err));
     if (may_be && inferred && !own && !e.named && other < 0) FD_TRY(fd_find_apart_of_own_way(&ask, of, &other, err));
     if (other >= 0) { /* what stands before it may be meant so */
-        of->next = of->first;
-        of->first = of->introduced[other];
-        of->first_stays = true;
+        begin_at(of, other);
         return FD_OK;
     }
     bool as_well = false;
@@ -85,9 +90,7 @@ static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_e
     FD_TRY(fd_find_own_products(&ask, of, &own, err));
     if (!own.are) return FD_OK;
     if (own.other >= 0) {
-        of->next = of->first;
-        of->first = of->introduced[own.other];
-        of->first_stays = true;
+        begin_at(of, own.other);
         return FD_OK;
     }
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
@@ -130,9 +133,7 @@ static fd_code doubt_for_weight_type(fd_comparison *c, fd_attribution *of, fd_er
     int32_t other;
     FD_TRY(fd_find_weight_type(&how, of, r.text, sizeof r.text, &other, err));
     if (other >= 0) { /* what stands before it is such weights */
-        of->next = of->first;
-        of->first = of->introduced[other];
-        of->first_stays = true;
+        begin_at(of, other);
     }
     if (!r.text[0]) return FD_OK;
     snprintf(r.node, sizeof r.node, "%s", c->o->graph->nodes[of->first.node].name);

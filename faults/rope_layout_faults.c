@@ -19,8 +19,9 @@ static int32_t in_file(int32_t e, int32_t half) {
     return e < half ? 2 * e : 2 * (e - half) + 1;
 }
 
-/* As it should be, but for where pairs lie in the checkpoint's order, or for pair `still` (-1: none), which is not turned. */
-static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still) {
+/* As it should be, but for where pairs lie in the checkpoint's order, for pair `still` (-1: none), which is not turned, or for heads after
+ * the first, whose exponent counts on: head h turns base^h times slower. */
+static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still, bool counts_on) {
     const fd_node *node = args->node;
     const int64_t width = fd_node_width(node), head_dim = node->shape[1];
     const int32_t half = node->rope.n_rot / 2;
@@ -32,8 +33,13 @@ static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still) {
     }
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
-        if (at % width == 0)
-            fd_rope_table(&node->rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        fd_rope rope = node->rope;
+        if (counts_on) {
+            rope.scaling = FD_ROPE_SCALING_LINEAR;
+            rope.factor = pow(rope.base, (double)(at % width) / rope.n_rot);
+        }
+        if (counts_on || at % width == 0)
+            fd_rope_table(&rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
         for (int32_t i = 0; i < half; i++) {
             const int32_t one = halves ? i : 2 * i, other = halves ? i + half : 2 * i + 1;
             float *head = (float *)args->out + at, *first = head + (checkpoint ? in_file(one, half) : one);
@@ -45,10 +51,10 @@ static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still) {
     }
     free(cosine);
 }
-FD_OVERRIDE(unpermuted, turn_pairs(args, true, -1))
+FD_OVERRIDE(unpermuted, turn_pairs(args, true, -1, false))
 /* A loop over the pairs that begins a pair late, or ends one early. */
-FD_OVERRIDE(first_pair_still, turn_pairs(args, false, 0))
-FD_OVERRIDE(last_pair_still, turn_pairs(args, false, args->node->rope.n_rot / 2 - 1))
+FD_OVERRIDE(first_pair_still, turn_pairs(args, false, 0, false))
+FD_OVERRIDE(last_pair_still, turn_pairs(args, false, args->node->rope.n_rot / 2 - 1, false))
 
 /* Neighbours are turned by angles laid out for halves, [a b … a b …], or halves by those for neighbours, [a a b b …]: the elements of
  * a pair have two angles. `checkpoint`: in the order that the checkpoint has. */
@@ -82,38 +88,14 @@ FD_OVERRIDE(neighbours_by_halves_unpermuted, other_layout(args, true, true))
 FD_OVERRIDE(halves_by_neighbours_unpermuted, other_layout(args, false, true))
 FD_APPLIES(several_pairs, node->rope.n_rot % 4 == 0)
 
-/* A loop over all of a row that takes its own index for the head's, i for i % head_dim: head h turns base^h times slower. */
+/* A loop over all of a row that takes its own index for the head's, i for i % head_dim. */
 FD_APPLIES(several_heads, node->shape[0] > 1 && node->rope.scaling == FD_ROPE_SCALING_NONE && node->weight[0] < 0)
-static void over_heads(const fd_op_args *args) {
-    const fd_node *node = args->node;
-    const int64_t width = fd_node_width(node), head_dim = node->shape[1];
-    const int32_t half = node->rope.n_rot / 2;
-    const bool halves = node->rope.pairing == FD_ROPE_HALF;
-    float *cosine = malloc(sizeof *cosine * (size_t)half * 2), *sine = cosine + half;
-    if (!cosine) {
-        fd_fault_nan(args, width);
-        return;
-    }
-    memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
-    for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
-        fd_rope slower = node->rope;
-        slower.scaling = FD_ROPE_SCALING_LINEAR;
-        slower.factor = pow(slower.base, (double)(at % width) / node->rope.n_rot);
-        fd_rope_table(&slower, NULL, args->pos0 + (int32_t)(at / width), 1, cosine, sine);
-        for (int32_t i = 0; i < half; i++) {
-            float *first = (float *)args->out + at + (halves ? i : 2 * i), *second = first + (halves ? half : 1);
-            const float a = *first, b = *second;
-            *first = fmaf(a, cosine[i], -(b * sine[i]));
-            *second = fmaf(a, sine[i], b * cosine[i]);
-        }
-    }
-    free(cosine);
-}
+FD_OVERRIDE(over_heads, turn_pairs(args, false, -1, true))
 
 /* A loop that takes the row for one head. */
 static void first_head_alone(const fd_op_args *args) {
     const int64_t width = fd_node_width(args->node), head_dim = args->node->shape[1];
-    turn_pairs(args, false, -1);
+    turn_pairs(args, false, -1, false);
     for (int64_t at = 0; at < args->n_pos * width; at += width)
         memcpy((float *)args->out + at + head_dim, (const float *)args->in[0] + at + head_dim,
                sizeof(float) * (size_t)(width - head_dim));

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "compare/class/mixed.h"
+#include "compare/diagnose/asked_rows.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
 
@@ -20,8 +21,7 @@ static const struct {
 
 static bool has_unrecorded_cache(const fd_diagnose_options *ask, const fd_node_finding *f) {
     for (int32_t i = f->span_first; i < f->node; i++)
-        if (fd_node_is_kv_cache(&ask->graph->nodes[i]) &&
-            (!fd_trace_has_data(ask->trace, ask->graph->nodes[i].name) || (ask->ignored && ask->ignored[i])))
+        if (fd_node_is_kv_cache(&ask->graph->nodes[i]) && !fd_asked_is_recorded(ask, &ask->graph->nodes[i]))
             return true;
     return false;
 }
@@ -63,15 +63,6 @@ fd_code fd_find_later_cache(const fd_diagnose_options *ask, const fd_attribution
     return FD_OK;
 }
 
-/* Of the first step, by itself or through unrecorded nodes. */
-static bool departs_behind_cache(const fd_attribution_options *o, const fd_attribution *of, int32_t i) {
-    const fd_node_finding *f = &of->introduced[i];
-    bool reads = false;
-    if (f->finding == FD_FOUND_NOTHING || fd_trace_step_of(o->cand, f->pos) > 0) return false;
-    for (int32_t k = f->span_first; k <= i; k++) reads |= fd_reads_kv_cache(&o->graph->nodes[k]);
-    return reads;
-}
-
 fd_code fd_leave_later_cache_out(const fd_attribution_options *options, const fd_attribution *found, bool *ignored,
                                  bool *yes, fd_error *err) {
     const fd_graph *graph = options->graph;
@@ -83,7 +74,7 @@ fd_code fd_leave_later_cache_out(const fd_attribution_options *options, const fd
         ignored[i] = graph->nodes[i].op == FD_OP_KV_WRITE;
         cached |= ignored[i] && found->introduced[i].finding != FD_FOUND_NOTHING &&
                   fd_departs_in_most_layers(graph, found, i);
-        const bool reads = departs_behind_cache(options, found, i);
+        const bool reads = fd_reads_cache_in_first_step(graph, options->cand, &found->introduced[i]);
         behind |= reads;
         alone &= reads || ignored[i] || found->introduced[i].finding == FD_FOUND_NOTHING;
     }
@@ -94,7 +85,8 @@ fd_code fd_leave_later_cache_out(const fd_attribution_options *options, const fd
     FD_TRY(fd_attribute_errors(&how, &without, err));
     *yes = true;
     for (int32_t i = 0; i < graph->n_node && *yes; i++)
-        if (departs_behind_cache(options, found, i)) *yes = !departs_behind_cache(&how, &without, i);
+        if (fd_reads_cache_in_first_step(graph, options->cand, &found->introduced[i]))
+            *yes = !fd_reads_cache_in_first_step(graph, options->cand, &without.introduced[i]);
     fd_attribution_free(&without);
     return FD_OK;
 }

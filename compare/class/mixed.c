@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "compare/class/undirected.h"
+#include "compare/diagnose/asked_rows.h"
 #include "compare/hypothesis/round_type.h"
 #include "faults/faults.h"
 
@@ -40,6 +41,13 @@ bool fd_departs_in_most_layers(const fd_graph *graph, const fd_attribution *of, 
     return n_depart > n_within;
 }
 
+bool fd_reads_cache_in_first_step(const fd_graph *graph, const fd_trace *trace, const fd_node_finding *f) {
+    bool reads = false;
+    if (f->finding == FD_FOUND_NOTHING || fd_trace_step_of(trace, f->pos) > 0) return false;
+    for (int32_t k = f->span_first; k <= f->node; k++) reads |= fd_reads_kv_cache(&graph->nodes[k]);
+    return reads;
+}
+
 bool fd_reads_earlier_steps(const fd_graph *graph, const fd_node_finding *f) {
     return f->step > 0 && f->span_first == f->node && fd_reads_kv_cache(&graph->nodes[f->node]);
 }
@@ -69,15 +77,8 @@ fd_code fd_rounds_as_well(const fd_diagnose_options *ask, const fd_attribution *
         !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(ask->graph->nodes, &best->hypothesis);
     if (!*yes) return FD_OK;
     double *errors = calloc((size_t)ask->graph->n_node + 1, sizeof *errors);
-    fd_code code = errors ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "class: out of memory");
-    for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {
-        fd_diagnose_options there = *ask;
-        fd_undirected found;
-        there.finding = &of->introduced[i];
-        if (there.finding->finding == FD_FOUND_NOTHING) continue;
-        code = fd_ask_undirected(&there, &found, err);
-        errors[i] = found.error;
-    }
+    fd_code code =
+        errors ? fd_ask_all_undirected(ask, of, errors, err) : fd_fail(err, FD_ERR_MEMORY, "class: out of memory");
     for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) *yes &= !fd_is_apart(ask->graph, errors, i);
     free(errors);
     return code;
@@ -186,10 +187,8 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
 
 /* A prompt may be attended to before its K and V are kept (later_cache.h): then what reads them departs in the first step, in every layer. */
 static bool may_read_before_cache(const fd_diagnose_options *ask, const fd_attribution *of, int32_t i) {
-    const fd_node_finding *f = &of->introduced[i];
-    bool reads = false;
-    for (int32_t k = f->span_first; k <= i; k++) reads |= fd_reads_kv_cache(&ask->graph->nodes[k]);
-    return reads && fd_trace_step_of(ask->trace, f->pos) == 0 && fd_departs_in_most_layers(ask->graph, of, i);
+    return fd_reads_cache_in_first_step(ask->graph, ask->trace, &of->introduced[i]) &&
+           fd_departs_in_most_layers(ask->graph, of, i);
 }
 
 /* Through unrecorded nodes it reads a cache that was not recorded: what that leaves is the node's, too. */
@@ -197,8 +196,7 @@ static bool reads_unrecorded_cache(const fd_diagnose_options *ask, int32_t node)
     const fd_node *nodes = ask->graph->nodes;
     for (int k = 0; k < FD_MAX_INPUTS; k++) {
         const int32_t from = nodes[node].input[k];
-        if (from < 0 || (fd_trace_has_data(ask->trace, nodes[from].name) && !(ask->ignored && ask->ignored[from])))
-            continue;
+        if (from < 0 || fd_asked_is_recorded(ask, &nodes[from])) continue;
         if (nodes[from].op == FD_OP_KV_WRITE || reads_unrecorded_cache(ask, from)) return true;
     }
     return false;

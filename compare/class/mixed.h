@@ -17,6 +17,9 @@ bool fd_departs_in_most_layers(const fd_graph *graph, const fd_attribution *of, 
 /* What reads a recorded cache after the first step: other steps' rows may be kept in fewer bits than a step's own. */
 bool fd_reads_earlier_steps(const fd_graph *graph, const fd_node_finding *finding);
 
+/* It departs in the first step, and reads a cache, by itself or through unrecorded nodes. */
+bool fd_reads_cache_in_first_step(const fd_graph *graph, const fd_trace *trace, const fd_node_finding *finding);
+
 /* Does every kind of tensor that departs do so in all layers where it was judged (through unrecorded tensors, in half, or by
  * little), and may an engine keep it as it likes? Only then the explanation is worth asking for. */
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);

@@ -180,14 +180,7 @@ static fd_code leave_out_apart(const fd_diagnose_options *ask, const fd_attribut
                                fd_attribution *rest, int32_t *other, fd_error *err) {
     const fd_graph *graph = ask->graph;
     bool any = false;
-    for (int32_t i = 0; i < graph->n_node; i++) {
-        fd_diagnose_options there = *ask;
-        fd_undirected found;
-        there.finding = &of->introduced[i];
-        if (there.finding->finding == FD_FOUND_NOTHING) continue;
-        FD_TRY(fd_ask_undirected(&there, &found, err));
-        errors[i] = found.error;
-    }
+    FD_TRY(fd_ask_all_undirected(ask, of, errors, err));
     for (int32_t i = 0; i < graph->n_node; i++) {
         rest->introduced[i] = of->introduced[i];
         if (of->introduced[i].finding == FD_FOUND_NOTHING) continue;

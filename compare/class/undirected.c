@@ -87,6 +87,18 @@ bool fd_is_undirected_in_rows(const fd_undirected *e) {
     return fd_is_undirected(e) && e->least_row >= LEAST_ROW;
 }
 
+fd_code fd_ask_all_undirected(const fd_diagnose_options *ask, const fd_attribution *of, double *error, fd_error *err) {
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        fd_undirected found;
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        FD_TRY(fd_ask_undirected(&there, &found, err));
+        error[i] = found.error;
+    }
+    return FD_OK;
+}
+
 bool fd_is_apart(const fd_graph *graph, const double *error, int32_t i) {
     double most = 0;
     if (!(error[i] > 0 || isnan(error[i]))) return false;

@@ -27,6 +27,9 @@ bool fd_is_undirected(const fd_undirected *errors);
 /* Nor a row: not asked of what reads a cache, where a row goes with the rows that it reads. */
 bool fd_is_undirected_in_rows(const fd_undirected *errors);
 
+/* What departs at each node: error[n_node] is left alone where nothing does. */
+fd_code fd_ask_all_undirected(const fd_diagnose_options *ask, const fd_attribution *of, double *error, fd_error *err);
+
 /* Roundings leave errors of one size in all layers. `error`: of each node, relative; 0: it was not seen, or does not depart. Is node i's many
  * times any other's of its kind? */
 bool fd_is_apart(const fd_graph *graph, const double *error, int32_t i);
