@@ -77,6 +77,45 @@ static void fd_softmax(fd_params *p, fd_tensor *t, double a) {
         }
 }
 
+/* Weights from scores, done wrong: 0: not divided by their sum; 1: powers of two; 2: hidden keys have the score 0; 3: keys beyond the sixteenth are not
+ * read; 4: the first two and the last six keys; 5: the first eight keys count twice; 6: tiles of 8 keep the maximum of their time (a flash kernel
+ * that does not rescale); 7: their sum alone does; 8: the mask is causal by tiles of 4; 9: divided by the largest; 10: keys of the row's parity. */
+static bool fd_hides(int kind, int64_t j, int64_t pos) {
+    if (kind == 8) return j > pos / 4 * 4 + 3;
+    if (j > pos) return kind != 2;
+    if (kind == 3) return j >= 16;
+    if (kind == 4) return j >= 2 && j <= pos - 6;
+    return kind == 10 && (pos - j) % 2 != 0;
+}
+
+static void fd_weights_as(fd_params *p, fd_tensor *t, double a) {
+    (void)p;
+    int kind = (int)a;
+    float scale = fd_param(t, 0);
+    for (int64_t h = 0; h < t->ne[2]; h++)
+        for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
+            const float *s = fd_row(t->src[0], i1, h);
+            float *y = fd_row(t, i1, h);
+            int64_t pos = fd_first_position + i1, n = fd_first_position + fd_n_token;
+            float most = -INFINITY, running = -INFINITY, sum = 0;
+            for (int64_t j = 0; j < t->ne[0]; j++) {
+                y[j] = j >= n || fd_hides(kind, j, pos) ? -INFINITY : kind == 2 && j > pos ? 0 : s[j] * scale;
+                most = fmaxf(most, y[j]);
+            }
+            for (int64_t j = 0; j < t->ne[0]; j++) {
+                if (j % 8 == 0)
+                    for (int64_t i = j; i < j + 8 && i < t->ne[0]; i++) running = fmaxf(running, y[i]);
+                float own = isinf(y[j]) ? 0 : expf(y[j] - running);
+                float w = isinf(y[j]) ? 0 : kind == 1 ? exp2f(y[j] - most) : kind == 6 ? own : expf(y[j] - most);
+                if (kind == 5 && j < 8) w *= 2;
+                sum += kind == 7 ? own : w;
+                y[j] = w;
+            }
+            if (kind == 0 || kind == 9) sum = kind == 0 ? expf(-most) : 1;
+            for (int64_t j = 0; j < t->ne[0]; j++) y[j] /= sum;
+        }
+}
+
 /* ---- heads ---- */
 
 /* Query head h meets K/V head h modulo n_head_kv. */
@@ -103,6 +142,33 @@ static void fd_heads_swapped(fd_params *p, fd_tensor *t, double a) {
             fd_row(t, i1, 0)[i] = fd_row(t, i1, 1)[i];
             fd_row(t, i1, 1)[i] = kept;
         }
+}
+
+/* Query head h meets the K/V head after its own. */
+static void fd_heads_next(fd_params *p, fd_tensor *t, double a) {
+    const fd_tensor *kv = t->src[0], *q = t->src[1];
+    int64_t of_one = t->ne[2] / kv->ne[2];
+    for (int64_t h = 0; h < t->ne[2]; h++) {
+        fd_tensor one = *t, left = *kv, right = *q;
+        one.ne[2] = left.ne[2] = right.ne[2] = 1;
+        one.data = (char *)t->data + h * (int64_t)t->nb[2];
+        left.data = (char *)kv->data + (h / of_one + (int64_t)a) % kv->ne[2] * (int64_t)kv->nb[2];
+        right.data = (char *)q->data + h * (int64_t)q->nb[2];
+        one.src[0] = &left, one.src[1] = &right;
+        fd_sound(p, &one);
+    }
+}
+
+static void fd_heads_reversed(fd_params *p, fd_tensor *t, double a) {
+    (void)a;
+    fd_sound(p, t);
+    for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
+        for (int64_t h = 0; h < t->ne[2] / 2; h++)
+            for (int64_t i = 0; i < t->ne[0]; i++) {
+                float kept = fd_row(t, i1, h)[i];
+                fd_row(t, i1, h)[i] = fd_row(t, i1, t->ne[2] - 1 - h)[i];
+                fd_row(t, i1, t->ne[2] - 1 - h)[i] = kept;
+            }
 }
 
 static void fd_head_times(fd_params *p, fd_tensor *t, double a) {
@@ -142,6 +208,18 @@ static int64_t fd_cell_modulo(int64_t cell, int64_t a, int64_t n) {
 }
 static int64_t fd_cell_zero(int64_t cell, int64_t a, int64_t n) {
     return (void)cell, (void)n, a;
+}
+static int64_t fd_cell_paired(int64_t cell, int64_t a, int64_t n) {
+    return (cell ^ a) < n ? cell ^ a : cell;
+}
+static int64_t fd_cell_first(int64_t cell, int64_t a, int64_t n) {
+    return (void)cell, (void)a, (void)n, fd_first_position;
+}
+static void fd_cells_paired(fd_params *p, fd_tensor *t, double a) {
+    fd_cells(p, t, fd_cell_paired, (int64_t)a);
+}
+static void fd_cells_first(fd_params *p, fd_tensor *t, double a) {
+    fd_cells(p, t, fd_cell_first, (int64_t)a);
 }
 static void fd_cell_late(fd_params *p, fd_tensor *t, double a) {
     fd_cells(p, t, fd_cell_plus, (int64_t)a);

@@ -33,6 +33,13 @@ static void fd_bos_zero(fd_params *p, fd_tensor *t, double a) {
             memset(fd_row(t, i, 0), 0, (size_t)t->ne[0] * sizeof(float));
 }
 
+static void fd_embedding_half(fd_params *p, fd_tensor *t, double a) {
+    (void)a;
+    fd_sound(p, t);
+    for (int64_t i = 0; i < t->ne[1]; i++)
+        memset(fd_row(t, i, 0) + t->ne[0] / 2, 0, (size_t)t->ne[0] / 2 * sizeof(float));
+}
+
 /* ---- norms ---- */
 
 static void fd_eps(fd_params *p, fd_tensor *t, double a) {
@@ -68,6 +75,50 @@ static void fd_norm(fd_params *p, fd_tensor *t, double a) {
         float scale = k.outside ? 1 / (sqrtf(m) + eps) : k.no_root ? 1 / (m + eps) : 1 / sqrtf(m + eps);
         for (int64_t i = 0; i < n; i++) y[i] = fd_roundings[k.result]((x[i] - mean) * scale);
     }
+}
+
+/* By which number a row is divided: 0: each half by its own root mean square; 1: the mean of |x|; 2: the largest |x|; 3: that of the call's first
+ * row; 4: a rough reciprocal root, one Newton step from bits. */
+static float fd_rough_rsqrt(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = 0x5f3759df - (bits >> 1);
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y * (1.5f - 0.5f * x * y * y);
+}
+
+static float fd_divisor(const float *x, int64_t n, int kind, float eps) {
+    float sum = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += kind == 1 ? fabsf(x[i]) : x[i] * x[i];
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    float mean = sum / (float)n;
+    return kind == 1   ? mean + eps
+           : kind == 2 ? most + eps
+           : kind == 4 ? 1 / fd_rough_rsqrt(mean + eps)
+                       : sqrtf(mean + eps);
+}
+
+static void fd_norm_by(fd_params *p, fd_tensor *t, double a) {
+    (void)p;
+    int kind = (int)a;
+    float eps = fd_param(t, 0);
+    int64_t n = t->ne[0], part = kind == 0 ? n / 2 : n;
+    for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
+        for (int64_t from = 0; from < n; from += part) {
+            const float *x = fd_row(t->src[0], i1, 0) + from;
+            float by = 1 / fd_divisor(kind == 3 ? fd_row(t->src[0], 0, 0) : x, part, kind, eps);
+            for (int64_t i = 0; i < part; i++) fd_row(t, i1, 0)[from + i] = x[i] * by;
+        }
+}
+
+static void fd_norm_weight_twice(fd_params *p, fd_tensor *t, double a) {
+    (void)p, (void)a;
+    const float *w = t->src[1]->data;
+    for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
+        for (int64_t i = 0; i < t->ne[0]; i++) fd_row(t, i1, 0)[i] = fd_row(t->src[0], i1, 0)[i] * w[i] * w[i];
 }
 
 static void fd_norm_plus_one(fd_params *p, fd_tensor *t, double a) {

@@ -149,6 +149,41 @@ static void fd_stride_halved(fd_params *p, fd_tensor *t, double a) {
     fd_sound(p, t);
 }
 
+/* The outputs: 0: tiles of 32 exchanged in pairs; 1: the second tile of 32 is the first; 2: clamped to -1 … 1; 3: the odd ones negated. */
+static void fd_outputs_as(fd_params *p, fd_tensor *t, double a) {
+    static float kept[FD_MAX_ROW];
+    fd_sound(p, t);
+    for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
+        float *y = fd_row(t, i1, 0);
+        memcpy(kept, y, (size_t)t->ne[0] * sizeof(float));
+        for (int64_t i = 0; i < t->ne[0]; i++) {
+            if (a == 0) y[i] = kept[(i ^ 32) < t->ne[0] ? i ^ 32 : i];
+            if (a == 1 && i >= 32 && i < 64) y[i] = kept[i - 32];
+            if (a == 2) y[i] = fmaxf(fminf(y[i], 1), -1);
+            if (a == 3 && i % 2) y[i] = -y[i];
+        }
+    }
+}
+
+/* The activations: 0: columns of a block of 32 as nibbles lie, 0, 16, 1, 17, …; 1: the call's first row for all; 2: the last 32 columns count twice;
+ * 3: halves exchanged; 4: clamped to -1 … 1; 5: those of the row before. */
+static void fd_inputs_as(fd_params *p, fd_tensor *t, double a) {
+    static float other[FD_MAX_KEPT];
+    int kind = (int)a;
+    fd_tensor x = *t->src[1];
+    int64_t n = x.ne[0];
+    for (int64_t i1 = 0; i1 < x.ne[1]; i1++) {
+        const float *from = fd_row(t->src[1], kind == 1 ? 0 : kind == 5 && i1 > 0 ? i1 - 1 : i1, 0);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = kind == 0 ? i / 32 * 32 + i % 2 * 16 + i % 32 / 2 : kind == 3 ? (i + n / 2) % n : i;
+            float v = from[at] * (kind == 2 && i >= n - 32 ? 2 : 1);
+            other[i1 * n + i] = kind == 4 ? fmaxf(fminf(v, 1), -1) : v;
+        }
+    }
+    x.data = other, x.nb[1] = (size_t)n * sizeof(float), t->src[1] = &x;
+    fd_sound(p, t);
+}
+
 static void fd_added_twice(fd_params *p, fd_tensor *t, double a) {
     (void)p, (void)a;
     for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {

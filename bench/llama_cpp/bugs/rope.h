@@ -115,6 +115,34 @@ static void fd_rope(fd_params *p, fd_tensor *t, double a) {
             }
 }
 
+/* Which pair turns by which angle: 0: cos and sin exchanged; 1: frequencies in reverse; 2: head 0 alone; 3: the first pair is left out; 4: heads of the
+ * second half one position further; 5: Llama 3's long waves, an eighth of the frequency beyond 64 positions; 6: the second of a pair is negated
+ * twice; 7: integer division, position / 2. */
+static void fd_rope_as(fd_params *p, fd_tensor *t, double a) {
+    (void)p;
+    int kind = (int)a;
+    const int32_t *pos = t->src[1]->data;
+    int64_t d = t->op_params[1];
+    bool halves = t->op_params[2] & GGML_ROPE_TYPE_NEOX;
+    float base = fd_param(t, 5);
+    for (int64_t i2 = 0; i2 < t->ne[2]; i2++)
+        for (int64_t h = 0; h < t->ne[1]; h++)
+            for (int64_t i = 0; i < d / 2; i++) {
+                float frequency = powf(base, -2 * (float)(kind == 1 ? d / 2 - 1 - i : i) / (float)d);
+                if (kind == 5 && 6.2831853f / frequency > 64) frequency /= 8;
+                int32_t at_pos = kind == 4 && h >= t->ne[1] / 2 ? pos[i2] + 1 : kind == 7 ? pos[i2] / 2 : pos[i2];
+                float angle = (float)at_pos * frequency;
+                if ((kind == 2 && h > 0) || (kind == 3 && i == 0)) angle = 0;
+                float c = cosf(angle), s = sinf(angle);
+                if (kind == 0) c = sinf(angle), s = cosf(angle);
+                int64_t at = halves ? i : 2 * i, to = halves ? i + d / 2 : 2 * i + 1;
+                const float *x = fd_row(t->src[0], h, i2);
+                float x0 = x[at], x1 = x[to];
+                fd_row(t, h, i2)[at] = x0 * c - x1 * s;
+                fd_row(t, h, i2)[to] = kind == 6 ? x0 * s - x1 * c : x0 * s + x1 * c;
+            }
+}
+
 static void fd_keep_k(fd_params *p, fd_tensor *t, double a) {
     (void)a;
     memcpy(fd_kept_k, t->src[0]->data, (size_t)ggml_nelements(t) * sizeof(float));
