@@ -16,6 +16,7 @@ const char *fd_tile_rule_name(fd_tile_rule rule) {
         [FD_TILES_EDGE_TWICE] = "flash_key_twice",
         [FD_TILES_OWN_TWICE] = "flash_own_key_twice",
         [FD_TILES_FIRST_TWICE] = "flash_first_key_twice",
+        [FD_TILES_OWN_UNMIXED] = "own_value_unmixed",
         [FD_TILES_LAST_UNCOUNTED] = "flash_last_tile_uncounted",
         [FD_TILES_AVERAGED] = "split_kv_averaged",
         [FD_TILES_ADDED] = "split_kv_added",
@@ -123,6 +124,8 @@ void fd_tile_weights(fd_tile_rule rule, int32_t tile, float *weights, int32_t n)
         take_own_maxima(tile, weights, n);
     else if (rule >= FD_TILES_EDGE_TWICE && rule <= FD_TILES_FIRST_TWICE)
         count_twice(rule, tile, weights, n);
+    else if (rule == FD_TILES_OWN_UNMIXED)
+        weights[n - 1] = 0;
     else if (rule == FD_TILES_FIRST_SUM || rule == FD_TILES_FIRST_ALONE)
         divide_by_sum_of(tile_end(tile, 0, n), weights, n);
     else if (rule == FD_TILES_LAST_UNCOUNTED)
@@ -154,6 +157,7 @@ FD_OVERRIDE(both_stale, mix_in_tiles(args, FD_TILES_BOTH_STALE))
 FD_OVERRIDE(key_twice, mix_in_tiles(args, FD_TILES_EDGE_TWICE))
 FD_OVERRIDE(own_key_twice, mix_in_tiles(args, FD_TILES_OWN_TWICE))
 FD_OVERRIDE(first_key_twice, mix_in_tiles(args, FD_TILES_FIRST_TWICE))
+FD_OVERRIDE(own_unmixed, mix_in_tiles(args, FD_TILES_OWN_UNMIXED))
 FD_OVERRIDE(averaged, mix_in_tiles(args, FD_TILES_AVERAGED))
 FD_OVERRIDE(added, mix_in_tiles(args, FD_TILES_ADDED))
 
@@ -177,6 +181,8 @@ static const fd_fault rows[] = {
     {MIX("flash_first_key_twice", "flash attention: the first key, with which the running state begins, is mixed in "
                                   "again"),
      .override = first_key_twice},
+    {MIX("own_value_unmixed", "the sum over V leaves out a token's own row, or reads it as zeros"),
+     .override = own_unmixed},
     {MIX("split_kv_averaged", "split K/V: the outputs of 2 parts of the keys are averaged, not weighed by their sums"),
      .override = averaged},
     {MIX("split_kv_added", "split K/V: the outputs of 2 parts of the keys are added, not weighed by their sums"),

@@ -15,6 +15,7 @@ typedef enum fd_tile_rule {
     FD_TILES_EDGE_TWICE,     /* the first of every tile but the first, which the one before has, too */
     FD_TILES_OWN_TWICE,      /* the row's own, which is a tile by itself */
     FD_TILES_FIRST_TWICE,    /* the first, with which the running state begins */
+    FD_TILES_OWN_UNMIXED,    /* or softmax counts it and the sum over V leaves it out: the row's own */
     FD_TILES_LAST_UNCOUNTED, /* the last tile, which is not whole, is mixed in but left out of the sum */
     /* split K/V: every part has a softmax of its own, and the parts' outputs are … */
     FD_TILES_AVERAGED, /* averaged: their sums do not weigh them */

@@ -35,7 +35,7 @@ static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
         for (int i = 0; i < N_TILE && (!fd_trial_fits(t) || may_be_twins(rule)); i++) {
             fd_hypothesis h = {.guess = FD_GUESS_TILES, .node = node->id, .which = rule, .n = tiles[i]};
             bool parts = rule >= FD_TILES_AVERAGED;
-            if ((rule == FD_TILES_OWN_TWICE || rule == FD_TILES_FIRST_TWICE) && h.n != 1) continue;
+            if (rule >= FD_TILES_OWN_TWICE && rule <= FD_TILES_OWN_UNMIXED && h.n != 1) continue;
             if (h.n >= t->all.request->args.n_kv || (parts ? h.n == 1 : h.n < 0)) continue;
             FD_TRY(fd_trial_try(t, &h, err));
             if (h.n < 0 && h.n > -FD_PARTS_ROUNDED_UP && !fd_trial_fits(t)) FD_TRY(try_parts_of_step(t, h, -h.n, err));

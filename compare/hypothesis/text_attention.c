@@ -58,6 +58,7 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_EDGE_TWICE] = "the first key of a tile is mixed in with the tile before it, too",
         [FD_TILES_OWN_TWICE] = "a token's own key is mixed in twice",
         [FD_TILES_FIRST_TWICE] = "the first key, with which the running state begins, is mixed in again",
+        [FD_TILES_OWN_UNMIXED] = "the sum over V leaves out a token's own row, or reads it as zeros",
         [FD_TILES_LAST_UNCOUNTED] = "the last tile, which is not whole, is left out of the sum",
         [FD_TILES_AVERAGED] = "the outputs of parts of the keys are averaged, not weighed by their sums",
         [FD_TILES_UNSCALED] = "the outputs and sums of parts of the keys are added, each off its own maximum",
@@ -66,7 +67,9 @@ static void tiles_text(const fd_hypothesis *h, char *to, size_t size) {
         [FD_TILES_ADDED] = "the outputs of parts of the keys are added, not weighed by their sums",
     };
     const char *kernel = h->which < FD_TILES_AVERAGED ? "flash attention" : "split K/V";
-    if (h->which == FD_TILES_OWN_TWICE || h->which == FD_TILES_FIRST_TWICE)
+    if (h->which == FD_TILES_OWN_UNMIXED)
+        SAY("%s", words[h->which]);
+    else if (h->which == FD_TILES_OWN_TWICE || h->which == FD_TILES_FIRST_TWICE)
         SAY("%s: %s", kernel, words[h->which]);
     else if (h->n < 0)
         SAY("%s: %s (%d parts)", kernel, words[h->which], -h->n % FD_PARTS_ROUNDED_UP);
