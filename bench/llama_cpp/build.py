@@ -10,6 +10,7 @@ A patch is a line of the sources and what comes after it: an anchor that is not 
 import argparse
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,9 @@ def patch(root):
 def build(folder, jobs):
     launcher = [f"-DCMAKE_{lang}_COMPILER_LAUNCHER=ccache" for lang in ("C", "CXX") if shutil.which("ccache")]
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF", "-DGGML_CCACHE=OFF"]
+    # AMX keeps Q8_0 matrices in an order of its own, which bugs that read rows do not know; and where the kernel does not let it be used, it is an
+    # illegal instruction
+    options += [f"-DCMAKE_{lang}_FLAGS=-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" for lang in ("C", "CXX")] if platform.machine() == "x86_64" else []
     subprocess.run(["cmake", "-S", folder / "source/vendor/llama.cpp", "-B", folder / "build", *options, *launcher, *(f"-DLLAMA_BUILD_{part}=OFF" for part in OFF)], check=True)
     subprocess.run(["nice", "cmake", "--build", folder / "build", "--target", "llama", "-j", str(jobs)], check=True)
 
