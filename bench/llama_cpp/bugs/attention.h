@@ -118,57 +118,49 @@ static void fd_weights_as(fd_params *p, fd_tensor *t, double a) {
 
 /* ---- heads ---- */
 
-/* Query head h meets K/V head h modulo n_head_kv. */
-static void fd_heads_modulo(fd_params *p, fd_tensor *t, double a) {
-    (void)a;
+/* Query head h meets K/V head of(h, n_head, n_head_kv). */
+static void fd_heads(fd_params *p, fd_tensor *t, int64_t (*of)(int64_t, int64_t, int64_t)) {
     const fd_tensor *kv = t->src[0], *q = t->src[1];
     for (int64_t h = 0; h < t->ne[2]; h++) {
         fd_tensor one = *t, left = *kv, right = *q;
         one.ne[2] = left.ne[2] = right.ne[2] = 1;
         one.data = (char *)t->data + h * (int64_t)t->nb[2];
-        left.data = (char *)kv->data + h % kv->ne[2] * (int64_t)kv->nb[2];
+        left.data = (char *)kv->data + of(h, t->ne[2], kv->ne[2]) * (int64_t)kv->nb[2];
         right.data = (char *)q->data + h * (int64_t)q->nb[2];
         one.src[0] = &left, one.src[1] = &right;
         fd_sound(p, &one);
     }
 }
+static int64_t fd_head_modulo(int64_t h, int64_t n, int64_t n_kv) {
+    return (void)n, h % n_kv;
+}
+static int64_t fd_head_after(int64_t h, int64_t n, int64_t n_kv) {
+    return (h / (n / n_kv) + 1) % n_kv;
+}
+static void fd_heads_modulo(fd_params *p, fd_tensor *t, double a) {
+    (void)a, fd_heads(p, t, fd_head_modulo);
+}
+static void fd_heads_next(fd_params *p, fd_tensor *t, double a) {
+    (void)a, fd_heads(p, t, fd_head_after);
+}
 
+static void fd_swap_heads(fd_tensor *t, int64_t one, int64_t other) {
+    for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
+        for (int64_t i = 0; i < t->ne[0]; i++) {
+            float kept = fd_row(t, i1, one)[i];
+            fd_row(t, i1, one)[i] = fd_row(t, i1, other)[i];
+            fd_row(t, i1, other)[i] = kept;
+        }
+}
 static void fd_heads_swapped(fd_params *p, fd_tensor *t, double a) {
     (void)a;
     fd_sound(p, t);
-    for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
-        for (int64_t i = 0; i < t->ne[0]; i++) {
-            float kept = fd_row(t, i1, 0)[i];
-            fd_row(t, i1, 0)[i] = fd_row(t, i1, 1)[i];
-            fd_row(t, i1, 1)[i] = kept;
-        }
+    fd_swap_heads(t, 0, 1);
 }
-
-/* Query head h meets the K/V head after its own. */
-static void fd_heads_next(fd_params *p, fd_tensor *t, double a) {
-    const fd_tensor *kv = t->src[0], *q = t->src[1];
-    int64_t of_one = t->ne[2] / kv->ne[2];
-    for (int64_t h = 0; h < t->ne[2]; h++) {
-        fd_tensor one = *t, left = *kv, right = *q;
-        one.ne[2] = left.ne[2] = right.ne[2] = 1;
-        one.data = (char *)t->data + h * (int64_t)t->nb[2];
-        left.data = (char *)kv->data + (h / of_one + (int64_t)a) % kv->ne[2] * (int64_t)kv->nb[2];
-        right.data = (char *)q->data + h * (int64_t)q->nb[2];
-        one.src[0] = &left, one.src[1] = &right;
-        fd_sound(p, &one);
-    }
-}
-
 static void fd_heads_reversed(fd_params *p, fd_tensor *t, double a) {
     (void)a;
     fd_sound(p, t);
-    for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
-        for (int64_t h = 0; h < t->ne[2] / 2; h++)
-            for (int64_t i = 0; i < t->ne[0]; i++) {
-                float kept = fd_row(t, i1, h)[i];
-                fd_row(t, i1, h)[i] = fd_row(t, i1, t->ne[2] - 1 - h)[i];
-                fd_row(t, i1, t->ne[2] - 1 - h)[i] = kept;
-            }
+    for (int64_t h = 0; h < t->ne[2] / 2; h++) fd_swap_heads(t, h, t->ne[2] - 1 - h);
 }
 
 static void fd_head_times(fd_params *p, fd_tensor *t, double a) {

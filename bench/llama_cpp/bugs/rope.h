@@ -92,13 +92,22 @@ static void fd_rope_twice(fd_params *p, fd_tensor *t, double a) {
     fd_sound(p, &again);
 }
 
+/* Turns pair i of a head by the angle of c and s; negated: to x0 s - x1 c. */
+static void fd_turn(fd_tensor *t, int64_t h, int64_t i2, int64_t i, float c, float s, bool negated) {
+    bool halves = t->op_params[2] & GGML_ROPE_TYPE_NEOX;
+    int64_t at = halves ? i : 2 * i, to = halves ? i + t->op_params[1] / 2 : 2 * i + 1;
+    const float *x = fd_row(t->src[0], h, i2);
+    float x0 = x[at], x1 = x[to];
+    fd_row(t, h, i2)[at] = x0 * c - x1 * s;
+    fd_row(t, h, i2)[to] = negated ? x0 * s - x1 * c : x0 * s + x1 * c;
+}
+
 /* 0: cos and sin rounded to f16; 1: to bf16; 2: the angle rounded to f16; 3: the exponent i/d for 2i/d; 4: half of a head's dims from its end. */
 static void fd_rope(fd_params *p, fd_tensor *t, double a) {
     (void)p;
     int kind = (int)a;
     const int32_t *pos = t->src[1]->data;
     int64_t d = t->op_params[1];
-    bool halves = t->op_params[2] & GGML_ROPE_TYPE_NEOX;
     float base = fd_param(t, 5);
     for (int64_t i2 = 0; i2 < t->ne[2]; i2++)
         for (int64_t h = 0; h < t->ne[1]; h++)
@@ -107,11 +116,7 @@ static void fd_rope(fd_params *p, fd_tensor *t, double a) {
                 if (kind == 2) angle = fd_f16(angle);
                 float c = cosf(angle), s = sinf(angle);
                 if (kind < 2) c = fd_roundings[kind + 1](c), s = fd_roundings[kind + 1](s);
-                int64_t at = halves ? i : 2 * i, to = halves ? i + d / 2 : 2 * i + 1;
-                const float *x = fd_row(t->src[0], h, i2);
-                float x0 = x[at], x1 = x[to];
-                fd_row(t, h, i2)[at] = x0 * c - x1 * s;
-                fd_row(t, h, i2)[to] = x0 * s + x1 * c;
+                fd_turn(t, h, i2, i, c, s, false);
             }
 }
 
@@ -123,7 +128,6 @@ static void fd_rope_as(fd_params *p, fd_tensor *t, double a) {
     int kind = (int)a;
     const int32_t *pos = t->src[1]->data;
     int64_t d = t->op_params[1];
-    bool halves = t->op_params[2] & GGML_ROPE_TYPE_NEOX;
     float base = fd_param(t, 5);
     for (int64_t i2 = 0; i2 < t->ne[2]; i2++)
         for (int64_t h = 0; h < t->ne[1]; h++)
@@ -135,11 +139,7 @@ static void fd_rope_as(fd_params *p, fd_tensor *t, double a) {
                 if ((kind == 2 && h > 0) || (kind == 3 && i == 0)) angle = 0;
                 float c = cosf(angle), s = sinf(angle);
                 if (kind == 0) c = sinf(angle), s = cosf(angle);
-                int64_t at = halves ? i : 2 * i, to = halves ? i + d / 2 : 2 * i + 1;
-                const float *x = fd_row(t->src[0], h, i2);
-                float x0 = x[at], x1 = x[to];
-                fd_row(t, h, i2)[at] = x0 * c - x1 * s;
-                fd_row(t, h, i2)[to] = kind == 6 ? x0 * s - x1 * c : x0 * s + x1 * c;
+                fd_turn(t, h, i2, i, c, s, kind == 6);
             }
 }
 

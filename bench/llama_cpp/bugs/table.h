@@ -229,7 +229,7 @@ static const fd_bug fd_bugs[] = {
     {"mask-by-tiles", GGML_OP_SOFT_MAX, "kq_soft_max", fd_weights_as, 8},
     {"weights-by-largest", GGML_OP_SOFT_MAX, "kq_soft_max", fd_weights_as, 9},
     {"every-other-key", GGML_OP_SOFT_MAX, "kq_soft_max", fd_weights_as, 10},
-    {"kv-head-next", GGML_OP_MUL_MAT, "kq kqv", fd_heads_next, 1},
+    {"kv-head-next", GGML_OP_MUL_MAT, "kq kqv", fd_heads_next, 0},
     {"heads-reversed", GGML_OP_MUL_MAT, "kqv", fd_heads_reversed, 0},
     {"k-cells-exchanged", GGML_OP_SET_ROWS, "cache_k", fd_cells_paired, 1},
     {"k-call-in-one-cell", GGML_OP_SET_ROWS, "cache_k", fd_cells_first, 0},
