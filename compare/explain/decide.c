@@ -85,6 +85,21 @@ static void refute_by_residual(fd_trial *t) {
     for (int32_t i = 1; i < t->n; i++) t->contenders[i].refuted |= fd_fit_decides(best, &t->contenders[i].fit);
 }
 
+/* A number that is fitted to one element, or two, gives them whatever they are: others have to agree with it. */
+enum { FEWEST_OF_FITTED = 3 };
+
+static bool is_fitted_to_few(const fd_trial *t, const fd_contender *c) {
+    const fd_node *node = t->all.request->args.node;
+    const bool some = c->h.guess == FD_GUESS_FACTOR && c->h.node == node->id && !node->over_kv &&
+                      c->h.end - c->h.first < fd_node_width(node) && fabs(c->h.value) > 0 && fabs(c->h.value + 1) > 0;
+    return c->evidence < FEWEST_OF_FITTED && (some || (c->h.guess == FD_GUESS_CLAMP && c->h.node != node->id));
+}
+
+/* A limit stands in the op's own values (guess_elements.c), and is no number that was solved for: one element may show it. */
+static bool is_read_off(const fd_trial *t, const fd_contender *c) {
+    return c->h.guess == FD_GUESS_CLAMP && c->h.node == t->all.request->args.node->id && c->evidence > 0;
+}
+
 fd_code fd_decide(fd_trial *t, fd_error *err) {
     fd_explanation *out = t->out;
     t->op_refuted = fd_fit_clearly_beyond(&out->unmodified);
@@ -96,8 +111,9 @@ fd_code fd_decide(fd_trial *t, fd_error *err) {
     bool nan_alone = best && best->evidence == 0 && isinf(out->unmodified.z);
     /* a choice that an unrecorded router made is right or wrong: that nothing is left of a few says little */
     bool few_choices = t->n_span > 1 && t->all.request->args.node->op == FD_OP_TOP_K;
-    bool decided = best && !nan_alone && !few_choices && fd_fit_decides(&best->fit, &out->unmodified);
-    bool little = best && best->evidence < FD_MIN_EVIDENCE && !decided;
+    bool decided =
+        best && !nan_alone && !few_choices && (fd_fit_decides(&best->fit, &out->unmodified) || is_read_off(t, best));
+    bool little = best && ((best->evidence < FD_MIN_EVIDENCE && !decided) || is_fitted_to_few(t, best));
     out->n_apart = n_apart + 1;
     out->why = !t->op_refuted                             ? FD_UNNAMED_OP_FITS
                : !best || !fd_trial_is_fit(t, &best->fit) ? FD_UNNAMED_NONE_FITS

@@ -1,6 +1,8 @@
 /* What single elements of the node asked about show by themselves: all are one number; the largest are all as large; some are zero
  * here and there, and the others a little too large. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "compare/explain/guesses.h"
 #include "compare/explain/judged_rows.h"
@@ -18,7 +20,15 @@ static fd_code try_constant(fd_trial *t, const fd_judged_rows *j, fd_error *err)
 
 /* ---- a clamp ---- */
 
-/* No larger than what is largest there, which several are. */
+/* A number that somebody wrote: two digits or fewer, which a value has by chance once in 10,000 times. */
+static bool is_written(float x) {
+    char digits[16];
+    snprintf(digits, sizeof digits, "%.1e", (double)x);
+    const float written = strtof(digits, NULL);
+    return written >= x && written <= x;
+}
+
+/* No larger than what is largest there, which several are; or one, where it is a number that somebody wrote. */
 static fd_code try_limit(fd_trial *t, const fd_judged_rows *j, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_CLAMP, .node = j->node->id};
     float most = 0, least = 0;
@@ -31,7 +41,7 @@ static fd_code try_limit(fd_trial *t, const fd_judged_rows *j, fd_error *err) {
         n += j->r->output[i] >= most || j->r->output[i] <= least;
     h.value = (double)fmaxf(most, -least);
     /* where most are, as where all are zero, nothing was cut off */
-    if (n < FEWEST_AT_LIMIT || 2 * n > (j->n - j->first) * j->width || !(h.value > 0)) return FD_OK;
+    if (n < (is_written((float)h.value) ? 1 : FEWEST_AT_LIMIT) || 2 * n > (j->n - j->first) * j->width || !(h.value > 0)) return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err));
     h.which = 1;
     h.value = (double)most;
