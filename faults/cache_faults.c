@@ -21,6 +21,12 @@ static void write_with_stride(const fd_op_args *args, int64_t stride) {
 FD_OVERRIDE(by_element, write_with_stride(args, 1))
 FD_OVERRIDE(by_head, write_with_stride(args, args->node->shape[1]))
 FD_OVERRIDE(never, write_with_stride(args, 0))
+static void over_the_first(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    for (int32_t r = 0; r < args->n_pos; r++)
+        memmove((float *)args->out + args->pos0 * width, (const float *)args->in[0] + r * width,
+                sizeof(float) * (size_t)width);
+}
 FD_APPLIES(several_heads, node->n_dim == 2 && node->shape[0] > 1)
 
 #define RULE(name, ...)                                                                                                \
@@ -187,6 +193,8 @@ static const fd_fault rows[] = {
      .applies = several_heads, .override = by_head},
     {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
      .override = never},
+    {CACHE("kv_step_in_one_row", "cache_k", FD_OP_KV_WRITE, "all rows of a step are written over its first"),
+     .override = over_the_first, .info.whole_batch = true},
     {CACHE("v_never_written", "cache_v", FD_OP_KV_WRITE,
            "V is zero in the cache: its rows are never written, or written as zeros"),
      .nodes = "cache_v", .override = nothing, .info.lasting = true},

@@ -219,7 +219,7 @@ table = {
     "kv-head-next": bug("the K/V head after", "other_order:1 head too early"),
     "heads-reversed": bug("heads in reverse", "heads_reversed"),
     "k-cells-exchanged": bug("K goes to cell i ^ 1"),
-    "k-call-in-one-cell": bug("K of a call goes to its first cell"),
+    "k-call-in-one-cell": bug("K of a call goes to its first cell", "kv_step_in_one_row"),
     "relu-squared": bug("ReLU squared", "relu_squared"),
     "hard-swish": bug("hard swish", "hard_swish"),
     "silu-of-negative": bug("-silu(-gate) up", "sigmoid_of_minus", "factor:-1 times"),

@@ -129,11 +129,23 @@ static fd_code try_node(fd_trial *t, const fd_node *node, bool first, fd_error *
     return fd_trial_fits(t) ? FD_OK : try_parts(t, node, err);
 }
 
+/* Two layers in each other's place, neighbours first. */
+static fd_code try_exchanged(fd_trial *t, fd_error *err) {
+    const int32_t n_layer = t->all.request->args.graph->hparams.n_layer, first = fd_trial_first_layer(t);
+    for (int32_t away = 1; first >= 0 && away < n_layer - first; away++)
+        for (int32_t layer = first; layer + away < n_layer && !fd_trial_fits(t); layer++) {
+            const fd_hypothesis h = {
+                .guess = FD_GUESS_WEIGHT, .node = -1, .layer = layer, .other = layer + away, .n = 1};
+            FD_TRY(fd_trial_try(t, &h, err));
+        }
+    return FD_OK;
+}
+
 fd_code fd_guess_branches(fd_trial *t, fd_error *err) {
     const fd_node *nodes = t->all.request->args.graph->nodes;
     for (int32_t i = 0; i < t->n_span && !fd_trial_fits(t); i++)
         if (nodes[t->span[i]].layer >= 0) FD_TRY(try_branches(t, &nodes[t->span[i]], err));
-    return FD_OK;
+    return try_exchanged(t, err);
 }
 
 /* What an op gives, or of attention's output one head, times any number: in every layer, or in this one. */

@@ -88,9 +88,13 @@ static bool is_of_kind(const char *kinds, const char *kind) {
     return kinds[n] == ' ' && strcmp(kinds + n + 1, kind) == 0;
 }
 
+static bool is_exchanged(const fd_hypothesis *h, const fd_node *node) {
+    return h->guess == FD_GUESS_WEIGHT && !h->kind[0] && h->n && node->layer == h->other;
+}
+
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
-    if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer) return false;
+    if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer && !is_exchanged(h, node)) return false;
     if (h->node < 0 && h->kind[0] && !is_of_kind(h->kind, fd_fault_suffix(node))) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_MAPPED && !fd_hypothesis_may_be_mapped(h, node)) return false;
@@ -180,7 +184,8 @@ fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const 
     fill_weights(graph, out);
     if (*edited && h->guess == FD_GUESS_WEIGHT && h->node < 0) {
         const bool neighbour = h->kind[0] != '\0', alone = neighbour && !h->other;
-        *edited = take_layer(graph, neighbour ? node->layer + h->n : h->other, alone ? 1 : FD_MAX_WEIGHTS, out);
+        const int32_t other = is_exchanged(h, node) ? h->layer : h->other;
+        *edited = take_layer(graph, neighbour ? node->layer + h->n : other, alone ? 1 : FD_MAX_WEIGHTS, out);
     } else if (*edited && h->guess == FD_GUESS_WEIGHT) {
         const fd_weight *own = &graph->weights[node->weight[h->which]], *other = &graph->weights[h->other];
         *edited =

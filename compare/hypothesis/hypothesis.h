@@ -14,7 +14,7 @@ typedef enum fd_guess {
                            context of `n`; `other` 1: and cos and sin as YaRN's paper has it */
     FD_GUESS_POSITION, /* RoPE turns by another position: `which` is fd_position_rule */
     FD_GUESS_WEIGHT, /* slot `which` reads weight `other`, and with `n` the bias its bias; with `end`, elements [first, end) of every row alone are its; node -1: all of
-                        `layer` read those of layer `other`, or those of one `kind` the ones of the layer `n` further on, with `other` their biases as well */
+                        `layer` read those of layer `other` (`n` 1: and these read those), or those of one `kind` the ones of the layer `n` further on, with `other` their biases as well */
     FD_GUESS_INPUT,  /* slot `which` reads node `other`, `n` positions earlier */
     FD_GUESS_INPUT_ORDER, /* a product reads the elements of its rows in another order: `which` is fd_order_rule, of `end` heads */
     FD_GUESS_INPUT_FACTOR, /* slot `which` is multiplied by `value` */

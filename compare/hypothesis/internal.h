@@ -68,6 +68,8 @@ void fd_hypothesis_say_size(double value, const fd_graph *graph, char *to, size_
 
 /* FD_GUESS_KEYS, _TILES, _CACHE, _UNWRITTEN in words. */
 void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
+/* ", in layer 2", "(heads 0, 1 alone)"; may be empty. */
+void fd_hypothesis_where_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size);
 void fd_hypothesis_position_text(const fd_hypothesis *h, char *to, size_t size); /* of RoPE and of added positions */
 

@@ -94,31 +94,6 @@ static void clamp_text(const fd_hypothesis *h, char *to, size_t size) {
             h->which == 1 ? "above" : "beyond ±", h->value);
 }
 
-/* A tensor-parallel engine's ranks. Parts of what experts make are those that each row chose: of these, the last half. */
-static void rank_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
-    const bool moe = h->guess == FD_GUESS_FAULT && strcmp(fd_fault_at(h->fault)->family, "moe") == 0;
-    int32_t n = 0;
-    for (int32_t i = 0; i < graph->n_node && moe && n == 0; i++)
-        if (graph->nodes[i].op == FD_OP_EXPERT_MATMUL) n = graph->nodes[i].shape[0];
-    if (n < h->n_rank) {
-        SAY(" (on rank %d of %d ranks alone)", h->rank, h->n_rank);
-        return;
-    }
-    const int32_t first = (h->rank * n + h->n_rank - 1) / h->n_rank;
-    const int32_t end = ((h->rank + 1) * n + h->n_rank - 1) / h->n_rank;
-    if (end - first == 1)
-        SAY(" (number %d alone of the %d experts that each row chose)", end, n);
-    else
-        SAY(" (numbers %d to %d alone of the %d experts that each row chose)", first + 1, end, n);
-}
-
-static void heads_text(uint64_t heads, char *to, size_t size) {
-    size_t at = (size_t)SAY(" (head%s", heads & (heads - 1) ? "s" : "");
-    for (int i = 0, n = 0; i < 64 && at + 8 < size; i++)
-        if (heads >> i & 1) at += (size_t)snprintf(to + at, size - at, "%s %d", n++ ? "," : "", i);
-    if (at < size) snprintf(to + at, size - at, " alone)");
-}
-
 static void rounded_text(const fd_hypothesis *h, const fd_node *node, char *to, size_t size) {
     static const char *const what[] = {
         [FD_ROUNDED_RESULT] = "",
@@ -173,7 +148,9 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
         if (h->kind[0])
             SAY("reads the matrix%s of the layer %s", h->other ? " and the bias" : "", h->n > 0 ? "after" : "before");
         else if (h->node < 0)
-            SAY("layer %d has the weights of layer %d", h->layer, h->other);
+            SAY(h->n ? "layers %d and %d have each other's weights, or run in each other's place"
+                     : "layer %d has the weights of layer %d",
+                h->layer, h->other);
         else if (h->end > 0)
             SAY("rows %d…%d are those of %s, where %s is right", h->first, h->end - 1, graph->weights[h->other].name,
                 graph->weights[node->weight[h->which]].name);
@@ -290,10 +267,5 @@ void fd_hypothesis_summary(const fd_hypothesis *h, const fd_graph *graph, char *
         summary_text(h, graph, to, size);
     if (h->guess == FD_GUESS_FAULT && h->node < 0 && h->readers)
         snprintf(to + strlen(to), size - strlen(to), ", in what reads %s alone", graph->nodes[h->readers - 1].name);
-    const bool says_layer = h->guess == FD_GUESS_WEIGHT && !h->kind[0];
-    if (h->node < 0 && h->layer >= 0 && !says_layer)
-        snprintf(to + strlen(to), size - strlen(to), ", in layer %d", h->layer);
-    if (h->n_rank) rank_text(h, graph, to + strlen(to), size - strlen(to));
-    if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
-    if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));
+    fd_hypothesis_where_text(h, graph, to + strlen(to), size - strlen(to));
 }

@@ -94,9 +94,23 @@ static void of_layer_before(fd_graph *g, fd_node *n) {
         if (strcmp(g->weights[w].name, name) == 0) n->weight[0] = w;
 }
 
+/* Layers 0 and 1 in each other's place. */
+static void exchanged(fd_graph *g, fd_node *n) {
+    for (int k = 0; k < FD_MAX_WEIGHTS && (n->layer == 0 || n->layer == 1); k++) {
+        char name[64];
+        if (n->weight[k] < 0) continue;
+        snprintf(name, sizeof name, "blk.%d%s", 1 - n->layer, strchr(g->weights[n->weight[k]].name + 4, '.'));
+        for (int32_t w = 0; w < g->n_weight; w++)
+            if (strcmp(g->weights[w].name, name) == 0) {
+                n->weight[k] = w;
+                break;
+            }
+    }
+}
+
 static const struct {
-    const char *arch; /* NULL: the bundled model */
-    const char *nodes[2];
+    const char *arch;     /* NULL: the bundled model */
+    const char *nodes[2]; /* "": all */
     fd_override_fn override;
     void (*edit)(fd_graph *graph, fd_node *node);
     const char *name, *says;
@@ -126,6 +140,7 @@ static const struct {
     {NULL, {"cache_v"}, rolled, NULL, "other_rows", "around the end of the step", "token_embd,*l_out,logits"},
     {"qwen2-dense", {"ffn_down"}, NULL, of_layer_before, "other_weight", "the matrix of the layer before", "logits"},
     {"qwen2-dense", {"l_out"}, cut, NULL, "clamped", "beyond ± 1, at every l_out", "logits"},
+    {"llama-dense", {""}, NULL, exchanged, "other_layer", "layers 0 and 1 have each other's weights", "logits"},
     {"llama-dense", {"attn_q"}, halves_interleaved, NULL, "other_order", "interleaved, at every attn_q", "logits"},
     {"stablelm-dense",
      {"attn_q", "attn_k"},
@@ -144,7 +159,7 @@ Test(layers, what_is_cut_off_exchanged_or_anothers_is_named) {
         for (int32_t k = 0; k < faulty->n_node; k++)
             for (int of = 0; of < 2 && bugs[i].nodes[of]; of++) {
                 fd_node *node = &faulty->nodes[k];
-                if (strcmp(fd_fault_suffix(node), bugs[i].nodes[of]) != 0) continue;
+                if (bugs[i].nodes[of][0] && strcmp(fd_fault_suffix(node), bugs[i].nodes[of]) != 0) continue;
                 if (bugs[i].edit) bugs[i].edit(faulty, node);
                 if (bugs[i].override) node->override = bugs[i].override;
             }
