@@ -60,6 +60,13 @@ static void wrong_branch(fd_fault_site *site) {
     }
 }
 
+/* The stream as the layer found it: what attention added to it is read by the FFN and is lost. */
+static void layer_input(fd_fault_site *site) {
+    const int32_t inp = fd_fault_sibling(site->graph, site->node, "ffn_inp");
+    if (inp >= 0) site->node->input[0] = site->graph->nodes[inp].input[0];
+}
+FD_APPLIES(adds_to_ffn_inp, node->input[0] >= 0 && fd_fault_is_one_of(&graph->nodes[node->input[0]], "ffn_inp"))
+
 /* The norm between a branch and its sum, before the edit and after it; -1: there is none. */
 static int32_t post_norm_of(const fd_graph *graph, const fd_node *sum) {
     for (int32_t i = 0; i < sum->id; i++) {
@@ -99,6 +106,12 @@ static const fd_fault rows[] = {
               "the norm after attention or FFN is applied to the sum with the stream, not to the branch"),
      .applies = has_post_norm, .edit = norm_after_sum},
     {RESIDUAL("residual_wrong_branch", "the normed stream is added in place of the stream"), .edit = wrong_branch},
+    {.info = {"residual_of_layer_input", "residual",
+              "the FFN's branch is added to the layer's input: what attention added is lost", "l_out", false},
+     .op = FD_OP_ADD,
+     .nodes = "l_out",
+     .applies = adds_to_ffn_inp,
+     .edit = layer_input},
     {RESIDUAL("residual_in_place", "the branch overwrites the stream before it is read: branch + branch"),
      .override = branch_twice},
 };

@@ -19,9 +19,16 @@ static int32_t in_file(int32_t e, int32_t half) {
     return e < half ? 2 * e : 2 * (e - half) + 1;
 }
 
-/* As it should be, but for where pairs lie in the checkpoint's order, for pair `still` (-1: none), which is not turned, or for heads after
- * the first, whose exponent counts on: head h turns base^h times slower. */
-static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still, bool counts_on) {
+/* What is not as it should be. */
+typedef struct turned {
+    bool checkpoint; /* pairs lie in the checkpoint's order */
+    int32_t still;   /* this pair, counted from 1, is not turned */
+    bool counts_on;  /* heads after the first have an exponent that counts on: head h turns base^h times slower */
+    bool reversed;   /* pair i turns by the frequency of the last but i */
+    bool first_plus, second_minus; /* a cos + b sin, and a sin - b cos, where the other sign is right */
+} turned;
+
+static void turn_pairs(const fd_op_args *args, turned how) {
     const fd_node *node = args->node;
     const int64_t width = fd_node_width(node), head_dim = node->shape[1];
     const int32_t half = node->rope.n_rot / 2;
@@ -34,27 +41,31 @@ static void turn_pairs(const fd_op_args *args, bool checkpoint, int32_t still, b
     memcpy(args->out, args->in[0], sizeof(float) * (size_t)(args->n_pos * width));
     for (int64_t at = 0; at < args->n_pos * width; at += head_dim) {
         fd_rope rope = node->rope;
-        if (counts_on) {
+        if (how.counts_on) {
             rope.scaling = FD_ROPE_SCALING_LINEAR;
             rope.factor = pow(rope.base, (double)(at % width) / rope.n_rot);
         }
-        if (counts_on || at % width == 0)
+        if (how.counts_on || at % width == 0)
             fd_rope_table(&rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
         for (int32_t i = 0; i < half; i++) {
             const int32_t one = halves ? i : 2 * i, other = halves ? i + half : 2 * i + 1;
-            float *head = (float *)args->out + at, *first = head + (checkpoint ? in_file(one, half) : one);
-            float *second = head + (checkpoint ? in_file(other, half) : other), a = *first, b = *second;
-            if (i == still) continue;
-            *first = fmaf(a, cosine[i], -(b * sine[i]));
-            *second = fmaf(a, sine[i], b * cosine[i]);
+            float *head = (float *)args->out + at, *first = head + (how.checkpoint ? in_file(one, half) : one);
+            float *second = head + (how.checkpoint ? in_file(other, half) : other), a = *first, b = *second;
+            const int32_t angle = how.reversed ? half - 1 - i : i;
+            if (i + 1 == how.still) continue;
+            *first = fmaf(a, cosine[angle], (how.first_plus ? b : -b) * sine[angle]);
+            *second = fmaf(a, sine[angle], (how.second_minus ? -b : b) * cosine[angle]);
         }
     }
     free(cosine);
 }
-FD_OVERRIDE(unpermuted, turn_pairs(args, true, -1, false))
+FD_OVERRIDE(unpermuted, turn_pairs(args, (turned){.checkpoint = true}))
 /* A loop over the pairs that begins a pair late, or ends one early. */
-FD_OVERRIDE(first_pair_still, turn_pairs(args, false, 0, false))
-FD_OVERRIDE(last_pair_still, turn_pairs(args, false, args->node->rope.n_rot / 2 - 1, false))
+FD_OVERRIDE(first_pair_still, turn_pairs(args, (turned){.still = 1}))
+FD_OVERRIDE(frequencies_reversed, turn_pairs(args, (turned){.reversed = true}))
+FD_OVERRIDE(first_plus, turn_pairs(args, (turned){.first_plus = true}))
+FD_OVERRIDE(second_minus, turn_pairs(args, (turned){.second_minus = true}))
+FD_OVERRIDE(last_pair_still, turn_pairs(args, (turned){.still = args->node->rope.n_rot / 2}))
 
 /* Neighbours are turned by angles laid out for halves, [a b … a b …], or halves by those for neighbours, [a a b b …]: the elements of
  * a pair have two angles. `checkpoint`: in the order that the checkpoint has. */
@@ -90,12 +101,12 @@ FD_APPLIES(several_pairs, node->rope.n_rot % 4 == 0)
 
 /* A loop over all of a row that takes its own index for the head's, i for i % head_dim. */
 FD_APPLIES(several_heads, node->shape[0] > 1 && node->rope.scaling == FD_ROPE_SCALING_NONE && node->weight[0] < 0)
-FD_OVERRIDE(over_heads, turn_pairs(args, false, -1, true))
+FD_OVERRIDE(over_heads, turn_pairs(args, (turned){.counts_on = true}))
 
 /* A loop that takes the row for one head. */
 static void first_head_alone(const fd_op_args *args) {
     const int64_t width = fd_node_width(args->node), head_dim = args->node->shape[1];
-    turn_pairs(args, false, -1, false);
+    turn_pairs(args, (turned){0});
     for (int64_t at = 0; at < args->n_pos * width; at += width)
         memcpy((float *)args->out + at + head_dim, (const float *)args->in[0] + at + head_dim,
                sizeof(float) * (size_t)(width - head_dim));
@@ -198,6 +209,15 @@ static const fd_fault rows[] = {
      .applies = has_factors, .edit = factors_times},
     {ROPE("rope_first_pair_missing", "attn_q_rope", "RoPE does not turn the first pair of each head"),
      .applies = several_pairs, .override = first_pair_still},
+    {ROPE("rope_frequencies_reversed", "attn_q_rope",
+          "RoPE's frequencies are in reverse: the first pair turns slowest"),
+     .applies = several_pairs, .override = frequencies_reversed},
+    {ROPE("rope_first_plus", "attn_q_rope",
+          "RoPE gives a cos + b sin for the first of a pair, where a cos - b sin is right"),
+     .override = first_plus},
+    {ROPE("rope_second_minus", "attn_q_rope",
+          "RoPE gives a sin - b cos for the second of a pair, where a sin + b cos is right"),
+     .override = second_minus},
     {ROPE("rope_last_pair_missing", "attn_q_rope", "RoPE does not turn the last pair of each head"),
      .applies = several_pairs, .override = last_pair_still, .info.hardly = true}, /* its angles are the smallest */
     {.info = {"kv_v_is_k_unpermuted", "kv_cache",

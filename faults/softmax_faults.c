@@ -19,7 +19,7 @@ static void all_masked(const fd_op_args *args) {
     }
 }
 
-typedef enum step_left_out { NONE_LEFT_OUT, WITHOUT_MAX, WITHOUT_SUM } step_left_out;
+typedef enum step_left_out { NONE_LEFT_OUT, WITHOUT_MAX, WITHOUT_SUM, WITHOUT_BOTH } step_left_out;
 
 /* How a kernel computes it: the type of its steps, which of them is the first in that type, and whether it adds key after key in it. */
 typedef enum first_step { FROM_SCORES, FROM_DIFFERENCES, FROM_EXPONENTIALS } first_step;
@@ -46,13 +46,14 @@ static void weigh(const fd_op_args *args, int32_t item, int32_t n, softmax_steps
                          less = how.from <= FROM_DIFFERENCES ? round : as_is;
     const float *s = (const float *)args->in[0] + (int64_t)item * args->n_kv;
     float *w = (float *)args->out + (int64_t)item * args->n_kv;
-    const bool no_max = how.without == WITHOUT_MAX;
+    const bool no_max = how.without == WITHOUT_MAX || how.without == WITHOUT_BOTH;
+    const bool divides = how.without != WITHOUT_SUM && how.without != WITHOUT_BOTH;
     float sink = score(fd_rule_sink(args, item % args->node->shape[0])), max = no_max ? 0.0f : sink;
     for (int32_t t = 0; t < n && !no_max; t++) max = fmaxf(max, score(s[t]));
     for (int32_t t = 0; t < args->n_kv; t++) w[t] = t < n ? round(fd_exp32(less(score(s[t]) - max))) : 0.0f;
     float sum = how.in_turn ? sum_in_turn(w, n, round) : fd_sum(w, n);
     sum = round(fd_rule_with_sink(args, sum, less(sink - max)));
-    for (int32_t t = 0; t < n && how.without != WITHOUT_SUM; t++) w[t] = round(w[t] / sum);
+    for (int32_t t = 0; t < n && divides; t++) w[t] = round(w[t] / sum);
 }
 
 static void weigh_rows(const fd_op_args *args, softmax_steps how) {
@@ -60,6 +61,7 @@ static void weigh_rows(const fd_op_args *args, softmax_steps how) {
     for (int32_t i = 0; i < args->n_pos * n_head; i++) weigh(args, i, args->pos0 + i / n_head + 1, how);
 }
 FD_OVERRIDE(without_max, weigh_rows(args, (softmax_steps){.without = WITHOUT_MAX}))
+FD_OVERRIDE(exponentials, weigh_rows(args, (softmax_steps){.without = WITHOUT_BOTH}))
 FD_OVERRIDE(not_divided, weigh_rows(args, (softmax_steps){.without = WITHOUT_SUM}))
 #define IN_16_BITS(type, name, first)                                                                                  \
     FD_OVERRIDE(name##_##type, weigh_rows(args, (softmax_steps){.round = fd_fault_to_##type, .from = first}))          \
@@ -167,6 +169,9 @@ static const fd_fault rows[] = {
     {SOFTMAX("softmax_without_max", "softmax does not take off the maximum: large scores overflow"),
      .override = without_max},
     {SOFTMAX("softmax_not_divided", "softmax does not divide by its sum of exponentials"), .override = not_divided},
+    {SOFTMAX("softmax_exponentials_alone",
+             "attention's weights are e^score: nothing is taken off before, nor divided by"),
+     .override = exponentials},
     {SOFTMAX("softmax_sum_plus_one", "softmax adds 1 to its sum of exponentials"), .override = sum_plus_one},
     {SOFTMAX("only_current_token", "a token attends to itself alone"), .override = only_current},
     {.info = {.name = "mask_upper_left",

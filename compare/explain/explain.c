@@ -77,6 +77,7 @@ static const struct way {
     {fd_guess_unwritten_chunk, ALWAYS},
     {guess_numbers_in_parts, UNNAMED | GUESS | MANY | LATE},
     {fd_guess_branches, UNNAMED | GUESS | MANY},
+    {fd_guess_statistics_everywhere, UNNAMED | GUESS | WIDE},
     {fd_guess_factors, UNNAMED | GUESS | MANY},
     {guess_first_layer, UNNAMED | GUESS | MANY},
     {fd_guess_orders_of_q_and_k, UNNAMED | GUESS},

@@ -41,7 +41,9 @@ static fd_code try_limit(fd_trial *t, const fd_judged_rows *j, fd_error *err) {
         n += j->r->output[i] >= most || j->r->output[i] <= least;
     h.value = (double)fmaxf(most, -least);
     /* where most are, as where all are zero, nothing was cut off */
-    if (n < (is_written((float)h.value) ? 1 : FEWEST_AT_LIMIT) || 2 * n > (j->n - j->first) * j->width || !(h.value > 0)) return FD_OK;
+    if (n < (is_written((float)h.value) ? 1 : FEWEST_AT_LIMIT) || 2 * n > (j->n - j->first) * j->width ||
+        !(h.value > 0))
+        return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err));
     h.which = 1;
     h.value = (double)most;

@@ -105,21 +105,14 @@ static fd_code try_positions(fd_trial *t, fd_hypothesis h, const fd_node *node, 
     const struct {
         fd_position_rule rule;
         int32_t low, high, by;
-    } rules[] = {{FD_POSITION_OFFSET, -8, 8, 0},
-                 {FD_POSITION_OFFSET, -first, -first, 0},
-                 {FD_POSITION_OFFSET, first, first, 0},
-                 {FD_POSITION_OFFSET, prompt, prompt, 0},
-                 {FD_POSITION_OFFSET, -n_step, n_step, 0},
-                 {FD_POSITION_IS, 0, 2, 0},
-                 {FD_POSITION_CLAMPED, -2, -1, 0},
-                 {FD_POSITION_MODULO, 2, n_kv - 1, 0},
-                 {FD_POSITION_AT_MOST, 1, n_kv - 2, 0},
-                 {FD_POSITION_ROUNDED, 8, 8, 0},
-                 {FD_POSITION_ROUNDED, 11, 11, 0},
-                 {FD_POSITION_OF_TILE, 2, most_rows, 0},
-                 {FD_POSITION_REVERSED, prompt, rolled, 0},
-                 {FD_POSITION_ROLLED, prompt, rolled, 1},
-                 {FD_POSITION_ROLLED, prompt, rolled, -1}};
+    } rules[] = {{FD_POSITION_OFFSET, -8, 8, 0},           {FD_POSITION_OFFSET, -first, -first, 0},
+                 {FD_POSITION_OFFSET, first, first, 0},    {FD_POSITION_OFFSET, prompt, prompt, 0},
+                 {FD_POSITION_OFFSET, -n_step, n_step, 0}, {FD_POSITION_IS, 0, 2, 0},
+                 {FD_POSITION_CLAMPED, -2, -1, 0},         {FD_POSITION_MODULO, 2, n_kv - 1, 0},
+                 {FD_POSITION_DIVIDED, 2, 4, 0},           {FD_POSITION_AT_MOST, 1, n_kv - 2, 0},
+                 {FD_POSITION_ROUNDED, 8, 8, 0},           {FD_POSITION_ROUNDED, 11, 11, 0},
+                 {FD_POSITION_OF_TILE, 2, most_rows, 0},   {FD_POSITION_REVERSED, prompt, rolled, 0},
+                 {FD_POSITION_ROLLED, prompt, rolled, 1},  {FD_POSITION_ROLLED, prompt, rolled, -1}};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         for (int32_t n = rules[i].low; n <= rules[i].high && !fd_trial_fits(t); n++) {
             h.which = (int32_t)rules[i].rule;

@@ -173,23 +173,6 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
 
 /* ---- how it computes ---- */
 
-static fd_code try_statistics(fd_trial *t, const fd_node *node, fd_error *err) {
-    const int32_t n = node->shape[node->n_dim - 1];
-    const int32_t lengths[] = {n / 2,  n / 4 * 3, n / 8 * 7, n / 4, n - 128, n - 64,
-                               n - 32, n - 16,    n - 8,     n - 4, n - 2,   n - 1};
-    if (node->op != FD_OP_RMS_NORM) return FD_OK;
-    for (int which = 0; which <= FD_STATISTIC_FIRST; which++)
-        for (size_t i = 0; i < sizeof lengths / sizeof *lengths && !fd_trial_fits(t); i++) {
-            fd_hypothesis h = {.guess = FD_GUESS_STATISTIC, .node = node->id, .which = which, .n = lengths[i]};
-            if (h.n > 0) FD_TRY(fd_trial_try(t, &h, err));
-        }
-    for (int which = FD_STATISTIC_ABSOLUTE; which <= FD_STATISTIC_FIRST_ROW && !fd_trial_fits(t); which++) {
-        fd_hypothesis h = {.guess = FD_GUESS_STATISTIC, .node = node->id, .which = which};
-        FD_TRY(fd_trial_try(t, &h, err));
-    }
-    return FD_OK;
-}
-
 static fd_code try_twice(fd_trial *t, const fd_node *node, fd_error *err) {
     fd_hypothesis h = {.guess = FD_GUESS_TWICE, .node = node->id};
     const bool can = node->op == FD_OP_RMS_NORM || node->op == FD_OP_LAYER_NORM || node->op == FD_OP_SOFTCAP ||
@@ -275,7 +258,7 @@ fd_code fd_guess_places_inside(fd_trial *t, fd_error *err) {
 
 static fd_code try_node(fd_trial *t, int32_t i, fd_error *err) {
     const fd_node *node = &t->all.request->args.graph->nodes[t->span[i]];
-    FD_TRY(try_statistics(t, node, err));
+    FD_TRY(fd_guess_statistics(t, node, err));
     FD_TRY(try_twice(t, node, err));
     if (i == t->n_span - 1 && !fd_trial_fits(t)) FD_TRY(try_region(t, node, err));
     if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));

@@ -66,6 +66,10 @@ fd_code fd_guess_zero_keys(fd_trial *trial, fd_error *err); /* beside a mask tha
 fd_code fd_guess_cache_rows(fd_trial *trial, fd_hypothesis h, fd_error *err);
 fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 
+/* What RMSNorms divide by, at one or, through several layers, at all (guess_statistics.c). */
+fd_code fd_guess_statistics(fd_trial *trial, const fd_node *node, fd_error *err);
+fd_code fd_guess_statistics_everywhere(fd_trial *trial, fd_error *err);
+
 /* Rounding, or a branch times a factor, at all nodes of an op in the span together; rounding at one (guess_rounding.c). */
 fd_code fd_guess_everywhere(fd_trial *trial, fd_error *err);
 fd_code fd_guess_rounding(fd_trial *trial, const fd_node *node, fd_error *err);

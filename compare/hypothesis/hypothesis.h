@@ -142,6 +142,8 @@ typedef enum fd_statistic {
     FD_STATISTIC_ABSOLUTE,     /* the mean of absolute values, no root */
     FD_STATISTIC_LARGEST,      /* the largest absolute value */
     FD_STATISTIC_FIRST_ROW,    /* every row's is that of its step's first row */
+    FD_STATISTIC_PARTS,        /* of each of `n` parts of the row its own */
+    FD_STATISTIC_WHOLE_ROW,    /* of a norm of heads: of all heads together */
 } fd_statistic;
 /* Fitted to the candidate's rows: one number explains all elements of a row (or of a head's part of it), or of a column; or one
  * choice of the terms of a sum does. */

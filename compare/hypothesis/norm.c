@@ -13,21 +13,28 @@ static double by(const fd_hypothesis *h, const fd_node *node, const float *x, in
         sizes += fabs((double)x[i]);
         largest = fmax(largest, fabs((double)x[i]));
     }
-    if (h->which == FD_STATISTIC_LARGEST) return 1 / fmax(largest, (double)node->eps);
+    if (h->which == FD_STATISTIC_LARGEST) return 1 / (largest + (double)node->eps);
     if (h->which == FD_STATISTIC_ABSOLUTE) return 1 / (sizes / (double)n + (double)node->eps);
     return 1 / sqrt(squares / (double)(h->which == FD_STATISTIC_FIRST ? summed : n) + (double)node->eps);
+}
+
+/* How many elements are divided by one number, where `right` of them should be. */
+static int64_t part_of(const fd_hypothesis *h, int64_t right, int64_t width) {
+    if (h->which == FD_STATISTIC_WHOLE_ROW) return width;
+    return h->which == FD_STATISTIC_PARTS && right % h->n == 0 ? right / h->n : right;
 }
 
 void fd_hypothesis_statistic(const fd_hypothesis *h, const fd_node *node, const float *x, const int32_t *first,
                              float *rows, int64_t n_row, int64_t width) {
     static const fd_hypothesis right = {.guess = FD_GUESS_NONE, .which = -1};
-    const int64_t part = node->n_dim == 2 ? node->shape[1] : width;
+    const int64_t own_part = node->n_dim == 2 ? node->shape[1] : width, part = part_of(h, own_part, width);
+    const int64_t least = part < own_part ? part : own_part; /* one of them divides the other */
     for (int64_t r = 0; r < n_row; r++)
-        for (int64_t at = 0; at < width; at += part) {
+        for (int64_t at = 0; at < width; at += least) {
             const int64_t from = h->which == FD_STATISTIC_FIRST_ROW ? first[r] : r;
-            const double other = by(h, node, x + from * width + at, part),
-                         own = by(&right, node, x + r * width + at, part);
-            for (int64_t i = at; i < at + part; i++)
+            const double other = by(h, node, x + from * width + at / part * part, part),
+                         own = by(&right, node, x + r * width + at / own_part * own_part, own_part);
+            for (int64_t i = at; i < at + least; i++)
                 rows[r * width + i] = (float)((double)rows[r * width + i] * (other / own));
         }
 }

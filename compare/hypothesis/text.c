@@ -65,6 +65,10 @@ static void statistic_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("RMSNorm divides by the mean of absolute values, not by the root of the mean square");
         break;
     case FD_STATISTIC_LARGEST: SAY("RMSNorm divides by the largest absolute value of the row"); break;
+    case FD_STATISTIC_PARTS: SAY("RMSNorm divides each of %d parts of its row by a number of its own", h->n); break;
+    case FD_STATISTIC_WHOLE_ROW:
+        SAY("RMSNorm divides all heads by one number, their row's, not each by its own");
+        break;
     case FD_STATISTIC_FIRST_ROW: SAY("RMSNorm divides every row of a step by what its first row is divided by"); break;
     }
 }

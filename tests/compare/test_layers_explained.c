@@ -78,6 +78,36 @@ static void rolled(const fd_op_args *args) {
 
 /* ---- in every layer ---- */
 
+/* Each half of a row by its own root mean square. */
+static void normed_by_halves(const fd_op_args *args) {
+    const int64_t n = fd_node_width(args->node), half = n / 2;
+    const double eps = (double)args->node->eps;
+    run_clean(args);
+    for (int64_t at = 0; at < args->n_pos * n; at += half) {
+        const float *x = (const float *)args->in[0], *row = x + at / n * n;
+        double all = 0, own = 0;
+        for (int64_t i = 0; i < n; i++) all += (double)row[i] * (double)row[i];
+        for (int64_t i = at; i < at + half; i++) own += (double)x[i] * (double)x[i];
+        const double by = sqrt((all / (double)n + eps) / (own / (double)half + eps));
+        for (int64_t i = at; i < at + half; i++) ((float *)args->out)[i] *= (float)by;
+    }
+}
+static void norm_by_halves(fd_graph *g, fd_node *n) {
+    (void)g;
+    if (n->op == FD_OP_RMS_NORM) n->override = normed_by_halves;
+}
+static void turned_by_half(const fd_op_args *args) {
+    const int64_t width = fd_node_width(args->node);
+    for (int32_t r = 0; r < args->n_pos; r++) {
+        fd_op_args row = *args;
+        row.n_pos = 1;
+        row.pos0 = (args->pos0 + r) / 2;
+        row.in[0] = (const float *)args->in[0] + r * width;
+        row.out = (float *)args->out + r * width;
+        run_clean(&row);
+    }
+}
+
 static void halves_interleaved(const fd_op_args *args) {
     const int64_t dim = args->node->shape[1], half = dim / 2, n = args->n_pos * fd_node_width(args->node);
     float *y = args->out, *right = malloc(sizeof *right * (size_t)n);
@@ -138,6 +168,15 @@ static const struct {
      "factor of cos and sin 1.1",
      "*norm,*attn_[qkv],*proj,*inp,*down,*l_out,logits"},
     {NULL, {"cache_v"}, rolled, NULL, "other_rows", "around the end of the step", "token_embd,*l_out,logits"},
+    {NULL, {""}, NULL, norm_by_halves, "other_statistic", "each of 2 parts", "token_embd,*l_out,logits"},
+    {NULL,
+     {"attn_q_rope", "attn_k_rope"},
+     turned_by_half,
+     NULL,
+     "other_position",
+     "position / 2",
+     "token_embd,*l_out,logits"},
+    {"qwen2-dense", {""}, NULL, norm_by_halves, "other_statistic", "each of 2 parts", "logits"},
     {"qwen2-dense", {"ffn_down"}, NULL, of_layer_before, "other_weight", "the matrix of the layer before", "logits"},
     {"qwen2-dense", {"l_out"}, cut, NULL, "clamped", "beyond ± 1, at every l_out", "logits"},
     {"llama-dense", {""}, NULL, exchanged, "other_layer", "layers 0 and 1 have each other's weights", "logits"},
