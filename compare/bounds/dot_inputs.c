@@ -118,7 +118,7 @@ static bool has_other_factors(const fd_numerics_class *c, const fd_graph *graph)
 }
 
 bool fd_class_is_another(const fd_numerics_class *c, const fd_graph *graph) {
-    if (c->u_factor > 0) return c->u_shown > 0 || has_other_factors(c, graph);
+    if (c->u_factor > 0) return c->u_shown > 0 || c->several_rows || has_other_factors(c, graph);
     if (c->plain_products) return has_other_factors(c, graph);
     return !c->own_attention || widest_block(c, graph) > (c->own_block ? 1 : 0);
 }

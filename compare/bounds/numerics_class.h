@@ -73,7 +73,7 @@ bool fd_class_rounds_to_steps(const fd_numerics_class *class_);
 /* Does replay leave nothing but binary32's own rounding of a sound engine of this class? */
 bool fd_class_leaves_nothing(const fd_numerics_class *class_);
 
-/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, ggml-cuda-f32kv, int8-f32kv, int8-64-f32kv, int8-128-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, tf32-gemm, tf32-gemm-eager, f16kv, ggml-cpu-f16kv,
+/* The rows in order of strictness: exact, f64, f32, ggml-cpu-f32kv, ggml-cuda-f32kv, int8-f32kv, int8-64-f32kv, int8-128-f32kv, int8-rows, w8a8, f16-f32kv, bf16-f32kv, f16-gemm, bf16-gemm, tf32-gemm, tf32-gemm-eager, f16kv, ggml-cpu-f16kv,
  * int8-f16kv, int8-64-f16kv, int8-128-f16kv, int8-rows-f16kv, w8a8-f16kv, f16-attention, ggml-cpu, ggml-cuda, ggml-cpu-fa, ggml-cuda-fa, f16, mixed-f16, tf32, tf32-cut, q8, llama-cpu, fast-int8, llama-cpu-fa, llama-cuda, bf16, mixed-bf16, int8-bf16, hf-f16-fa, hf-f16, hf-bf16-fa, hf-bf16, f16acc.
  * A name without an engine rounds in one place alone; NULL past the end. */
 const fd_numerics_class *fd_numerics_class_at(int32_t i);

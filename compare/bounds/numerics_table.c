@@ -54,7 +54,16 @@ static const fd_numerics_class table[] = {
     {.name = "bf16-f32kv",
      .summary = "binary32 with both factors of products in bfloat16",
      REPEATED_FACTORS(UBF16, TINY32)},
-    /* cuBLAS with TF32 allowed (replay/several_rows.h). */
+    /* Tensor cores for prompts, vector products for single rows (replay/several_rows.h). */
+    {.name = "f16-gemm",
+     .summary = "binary32 with both factors of products of several rows in binary16",
+     REPEATED_FACTORS(UF16, TINYF16),
+     .several_rows = true},
+    {.name = "bf16-gemm",
+     .summary = "binary32 with both factors of products of several rows in bfloat16",
+     REPEATED_FACTORS(UBF16, TINY32),
+     .several_rows = true},
+    /* cuBLAS with TF32 allowed. */
     {.name = "tf32-gemm",
      .summary = "binary32 with both factors of products of several rows in TF32",
      REPEATED_FACTORS(UF16, TINY32),

@@ -84,8 +84,7 @@ fd_code fd_rounds_as_well(const fd_diagnose_options *ask, const fd_attribution *
     return code;
 }
 
-/* The kinds of products that depart are most of those that were judged. */
-static bool most_products(const fd_graph *graph, const fd_attribution *of) {
+bool fd_most_products_depart(const fd_graph *graph, const fd_attribution *of) {
     int32_t n = 0, n_depart = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
         bool judged = false, departs = false;
@@ -104,7 +103,7 @@ static bool most_products(const fd_graph *graph, const fd_attribution *of) {
 /* Factors of products: of one kind alone that is a bug, of most it is how the engine multiplies. */
 static bool rounds_factors(const fd_graph *graph, const fd_attribution *of, const fd_hypothesis *h) {
     if (h->guess != FD_GUESS_ROUNDED || h->which != FD_ROUNDED_INPUT || h->node < 0) return false;
-    return graph->nodes[h->node].op == FD_OP_MATMUL && most_products(graph, of);
+    return graph->nodes[h->node].op == FD_OP_MATMUL && fd_most_products_depart(graph, of);
 }
 
 /* Is every tensor that departs what `h` makes of it? `h` with a node: that of its kind in each layer. */
@@ -252,7 +251,7 @@ fd_code fd_is_own_way(const fd_diagnose_options *ask, const fd_attribution *of, 
     *yes = false;
     *error = 0;
     if (nodes[of->first.node].layer < 0 || (no_room && !is_decode_alone(ask, of))) return FD_OK;
-    if (!of_16_bits && !most_products(ask->graph, of)) return FD_OK;
+    if (!of_16_bits && !fd_most_products_depart(ask->graph, of)) return FD_OK;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         const bool through = f->span_first != f->node;

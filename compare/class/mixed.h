@@ -14,6 +14,9 @@ bool fd_departs_in_all_layers(const fd_graph *graph, const fd_attribution *of, c
 /* Of the tensors of that node's kind that were judged more depart than do not. */
 bool fd_departs_in_most_layers(const fd_graph *graph, const fd_attribution *of, int32_t node);
 
+/* The kinds of products that depart are most of those that were judged. */
+bool fd_most_products_depart(const fd_graph *graph, const fd_attribution *of);
+
 /* What reads a recorded cache after the first step: other steps' rows may be kept in fewer bits than a step's own. */
 bool fd_reads_earlier_steps(const fd_graph *graph, const fd_node_finding *finding);
 

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "compare/bounds/numerics_class.h"
+#include "compare/class/mixed.h"
 #include "model/weight_rows.h"
 
 /* Elements that are held in binary32: 4 GiB of them. */
@@ -75,24 +76,68 @@ static fd_code judge(const fd_attribution_options *options, const fd_graph *grap
     return fd_attribute_errors(&how, of, err);
 }
 
-/* With these weights the first finding is gone and at least one more: the first node that departs with either; -1. */
-static int32_t first_other(const fd_graph *graph, const fd_attribution *file, const fd_attribution *now) {
+/* With these weights the first finding is gone and at least one more: the first node that departs with either; -1. *n_left: those that do. */
+static int32_t first_other(const fd_graph *graph, const fd_attribution *file, const fd_attribution *now,
+                           int32_t *n_left) {
     int32_t other = -1, n_gone = 0;
+    *n_left = 0;
     for (int32_t i = 0; i < graph->n_node; i++) {
+        const bool left = now->introduced[i].finding != FD_FOUND_NOTHING;
+        *n_left += left;
         if (file->introduced[i].finding == FD_FOUND_NOTHING) continue;
-        if (now->introduced[i].finding == FD_FOUND_NOTHING)
-            n_gone++;
-        else if (other < 0)
-            other = i;
+        n_gone += !left;
+        if (left && other < 0) other = i;
     }
     const bool first_gone = now->introduced[file->first.node].finding == FD_FOUND_NOTHING;
     return first_gone && n_gone > 1 ? other : -1;
 }
 
+/* How such an engine computes, the strictest first: in binary32; or it gives prompts to tensor cores, of whose attention nothing is repeated,
+ * and there is room for it. */
+enum { N_CLASS = 4, OF_TENSOR_CORES = 2 };
+static const struct {
+    uint32_t type;
+    const char *name, *classes[N_CLASS];
+} types[] = {{FD_F16, "binary16", {"f32", "f16kv", "f16-gemm", "f16"}},
+             {FD_BF16, "bfloat16", {"f32", "f16kv", "bf16-gemm", "bf16"}}};
+
+/* Through unrecorded tensors a product's end may be off by anything. */
+static bool shows_other_products(const fd_graph *graph, const fd_attribution *of) {
+    bool alone = false;
+    for (int32_t i = 0; i < graph->n_node; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        const bool product = graph->nodes[i].op == FD_OP_MATMUL && graph->nodes[i].layer >= 0;
+        alone |= product && f->finding != FD_FOUND_NOTHING && f->span_first == f->node;
+    }
+    return alone && fd_most_products_depart(graph, of);
+}
+
+/* *explained: by one of them, *on_cores: on tensor cores; else *other as in the header, of the one that leaves least. */
+static fd_code try_classes(const fd_attribution_options *how, const fd_attribution *of, const fd_graph *held,
+                           const char *const *classes, bool *explained, bool *on_cores, int32_t *other, fd_error *err) {
+    int32_t fewest = INT32_MAX;
+    bool multiplies_so = false; /* with most of its products off in binary32 */
+    *explained = false;
+    for (int k = 0; k < N_CLASS && !*explained && (k < OF_TENSOR_CORES || multiplies_so); k++) {
+        fd_attribution now = {0};
+        int32_t n_left = 0, at = -1;
+        const fd_code code = judge(how, held, classes[k], &now, err);
+        if (code == FD_OK) {
+            at = first_other(how->graph, of, &now, &n_left);
+            if (k < OF_TENSOR_CORES) multiplies_so = shows_other_products(how->graph, &now);
+            *explained = !now.found && now.n_tensor > 0;
+            *on_cores = k >= OF_TENSOR_CORES;
+            if (at >= 0 && n_left < fewest) *other = at, fewest = n_left;
+        }
+        fd_attribution_free(&now);
+        FD_TRY(code);
+    }
+    if (*explained) *other = -1;
+    return FD_OK;
+}
+
 fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribution *of, char *to, size_t size,
                             int32_t *other, fd_error *err) {
-    static const uint32_t types[] = {FD_F16, FD_BF16};
-    static const char *const classes[] = {"f32", "f16kv"};
     int64_t n = 0;
     to[0] = '\0';
     *other = -1;
@@ -100,19 +145,16 @@ fd_code fd_find_weight_type(const fd_attribution_options *how, const fd_attribut
     if (!of->found || n > MOST_HELD) return FD_OK;
     for (size_t t = 0; t < sizeof types / sizeof *types && !to[0] && *other < 0; t++) {
         converted held = {0};
+        bool explained = false, on_cores = false;
         if (!has_coarse_factors(of->numerics) &&
-            (of->numerics->u_out > 0x1p-24 || !has_it_already(how->graph, n, types[t])))
+            (of->numerics->u_out > 0x1p-24 || !has_it_already(how->graph, n, types[t].type)))
             continue;
-        fd_code code = convert_all(how->graph, types[t], &held, err);
-        for (size_t k = 0; k < sizeof classes / sizeof *classes && !to[0] && *other < 0 && code == FD_OK; k++) {
-            fd_attribution now = {0};
-            code = judge(how, held.graph, classes[k], &now, err);
-            if (code == FD_OK && !now.found && now.n_tensor > 0)
-                snprintf(to, size, "weights are held in %s, those of norms too",
-                         types[t] == FD_F16 ? "binary16" : "bfloat16");
-            if (code == FD_OK && now.found) *other = first_other(how->graph, of, &now);
-            fd_attribution_free(&now);
-        }
+        fd_code code = convert_all(how->graph, types[t].type, &held, err);
+        if (code == FD_OK) code = try_classes(how, of, held.graph, types[t].classes, &explained, &on_cores, other, err);
+        if (explained)
+            snprintf(to, size, "weights are held in %s, those of norms too%s%s", types[t].name,
+                     on_cores ? ", and products of a prompt round what they read to " : "",
+                     on_cores ? types[t].name : "");
         drop(&held);
         FD_TRY(code);
     }

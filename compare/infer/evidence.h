@@ -168,7 +168,7 @@ bool fd_case_rounds_less(const fd_class_case *c);
 bool fd_case_refuted(const fd_class_case *c);
 
 /* A class of single rows that are not rounded as several are: no engine's that rounds them as well, and of a prompt alone nothing speaks for
- * it. */
+ * it, nor where no tensor needs it. */
 bool fd_case_rows_refute(const fd_class_case *c);
 
 /* It repeats the engine's roundings: of most tensors that were reached through unrecorded ones nothing is left that

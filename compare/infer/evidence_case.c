@@ -32,7 +32,9 @@ bool fd_case_refuted(const fd_class_case *c) {
 }
 
 bool fd_case_rows_refute(const fd_class_case *c) {
-    return c->numerics->several_rows && !(c->n_alone > 0 && 2 * c->n_alone_left <= c->n_alone);
+    const bool single_rows_fit = c->n_alone > 0 && 2 * c->n_alone_left <= c->n_alone;
+    return c->numerics->several_rows &&
+           !(single_rows_fit && c->n_needed > 0); /* of single rows the finest says the same */
 }
 
 static bool is_shown_by_rows(const fd_class_case *c) {

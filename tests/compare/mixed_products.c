@@ -79,6 +79,12 @@ void bf16_factors(const fd_op_args *args) {
 void f16_factors(const fd_op_args *args) {
     multiply(args, in_f16, in_f16, NULL);
 }
+void bf16_of_several_rows(const fd_op_args *args) {
+    (args->n_pos > 1 ? bf16_factors : run_clean)(args);
+}
+void f16_of_several_rows(const fd_op_args *args) {
+    (args->n_pos > 1 ? f16_factors : run_clean)(args);
+}
 /* As cuBLAS chooses: single rows stay in binary32, and so do matrices of some shapes. */
 void tf32_factors(const fd_op_args *args) {
     const fd_weight *w = args->weight[0];

@@ -7,7 +7,9 @@
 
 void bf16_factors(const fd_op_args *args);
 void f16_factors(const fd_op_args *args);
-void tf32_factors(const fd_op_args *args);            /* but for single rows and matrices of some shapes */
+void tf32_factors(const fd_op_args *args);         /* but for single rows and matrices of some shapes */
+void bf16_of_several_rows(const fd_op_args *args); /* single rows are plain */
+void f16_of_several_rows(const fd_op_args *args);
 void tf32_of_several_rows(const fd_op_args *args);    /* of matrices of all shapes, and of attention */
 void tf32_cut_factors(const fd_op_args *args);        /* the same, or cut off where matrices are not wide */
 void f16_sums_of_single_rows(const fd_op_args *args); /* beside binary16 weights, as ggml's CUDA kernels */

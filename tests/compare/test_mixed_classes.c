@@ -41,6 +41,10 @@ static const struct {
     {"bfloat16 factors, logits in binary32", "bf16-f32kv", FUSED, bf16_factors, 0, false},
     {"bfloat16 factors", "bf16-f32kv", "*", bf16_factors, 1, true},
     {"binary16 factors of Q8_0 weights", "f16-f32kv", "*l_out,logits", f16_factors, 0, true},
+    {"bfloat16 factors of several rows", "bf16-gemm", "*", bf16_of_several_rows, 0, true},
+    {"bfloat16 factors of several rows, fused", "bf16-gemm", FUSED, bf16_of_several_rows, 1, true},
+    {"bfloat16 factors of several rows, layers alone", "bf16-gemm", "*l_out,logits", bf16_of_several_rows, 0, true},
+    {"binary16 factors of several rows", "f16-gemm", FUSED, f16_of_several_rows, 0, true},
     {"bfloat16 products", "mixed-bf16", FUSED, bf16_products, 0, true},
     {"bfloat16 products before a bias of binary32", "mixed-bf16", "*", bf16_products, 1, true},
     {"bfloat16 products of weights that are as they were", "mixed-bf16", "*", bf16_activations, 0, true},
@@ -120,8 +124,9 @@ Test(mixed_classes, rope_and_attention_in_bfloat16_beside_products_of_24_bits_ar
 
 /* The bounds of products and of what is not rounded are binary32's, so an error of a hundredth is far beyond. */
 Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
-    static const fd_override_fn of[] = {bf16_factors, bf16_products,    int8_rows,          int8_blocks_64,
-                                        tf32_factors, tf32_cut_factors, int8_blocks_of_bf16};
+    static const fd_override_fn of[] = {bf16_factors,        bf16_products,        int8_rows,
+                                        int8_blocks_64,      tf32_factors,         tf32_cut_factors,
+                                        int8_blocks_of_bf16, bf16_of_several_rows, f16_of_several_rows};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fd_graph *graph = engine(&b, of[i], "", true);
@@ -137,8 +142,8 @@ Test(mixed_classes, a_bug_is_found_beside_their_roundings) {
 
 /* Nor where a class has it that products of some shapes round: others of that shape do not. */
 Test(mixed_classes, one_kind_of_product_is_no_class) {
-    static const fd_override_fn of[] = {bf16_products, f16_factors, tf32_factors};
-    static const char *const kinds[] = {"ffn_up", "attn_q", "attn_q"};
+    static const fd_override_fn of[] = {bf16_products, f16_factors, tf32_factors, bf16_of_several_rows};
+    static const char *const kinds[] = {"ffn_up", "attn_q", "attn_q", "attn_q"};
     bench b = open_bench(models[0], (recording){0});
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fd_graph *graph = engine(&b, of[i], kinds[i], false);

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "compare/report/remarks.h"
 #include "model/weight_rows.h"
+#include "tests/compare/mixed_products.h"
 #include "tests/compare/replay_bench.h"
 
 static float in_f16(float x) {
@@ -43,6 +44,7 @@ static const struct {
     const char *what, *tensors, *words;
     float (*to)(float);
     int model;
+    fd_override_fn products; /* NULL: in binary32 */
 } engines[] = {
     {"binary16, everything recorded", "*", "weights are held in binary16", in_f16, KJV_LLAMA},
     {"binary16, norms after an embedding that was not recorded", "*norm,*attn_k_rope,*gate,*up,*down",
@@ -52,12 +54,20 @@ static const struct {
     {"binary16 of binary16, everything recorded", "*", "weights are held in binary16", in_f16, KJV_QWEN2},
     {"binary16 of binary16, nothing inside attention and FFN", "token_embd,*norm,*proj,*down,*l_out,logits",
      "weights are held in binary16", in_f16, KJV_QWEN2},
+    {"bfloat16, and prompts on tensor cores", "*",
+     "weights are held in bfloat16, those of norms too, and products of a prompt round what they read to bfloat16",
+     in_bf16, KJV_LLAMA, bf16_of_several_rows},
+    {"binary16, and prompts on tensor cores, nothing inside attention and FFN",
+     "token_embd,*norm,*attn_[qkv],*rope,*attn_out,*proj,*inp,*down,*l_out,logits",
+     "products of a prompt round what they read to binary16", in_f16, KJV_LLAMA, f16_of_several_rows},
 };
 
 static void check_engine(size_t i, const bench *b, float **data) {
     for (int bug = 0; bug < 2; bug++) {
         fd_graph *graph = converted(b, engines[i].to, data);
         const int32_t node = fd_graph_find(graph, "blk.3.ffn_norm");
+        for (int32_t n = 0; n < graph->n_node && engines[i].products; n++)
+            if (graph->nodes[n].op == FD_OP_MATMUL) graph->nodes[n].override = engines[i].products;
         if (bug) graph->nodes[node].override = norm_off;
         recording how = {.emulated = "f32", .numerics = "unknown", .tensors = engines[i].tensors};
         fd_verdict v = judge(b->graph, b->ref, record(graph, how), NULL);
