@@ -49,8 +49,12 @@ static fd_dot_type beside(const fd_numerics_class *c, const fd_weight *weight) {
     return !c->cuda_kernels && info->block_elements == 256 ? FD_DOT_Q8_K : FD_DOT_Q8_0;
 }
 
+bool fd_dot_is_head_or_router(const fd_node *node, const fd_weight *weight) {
+    return node->layer < 0 || strstr(weight->name, "ffn_gate_inp");
+}
+
 bool fd_dot_repeats_factors(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight) {
-    return c->u_factor > 0 && (c->all_products || (node->layer >= 0 && !strstr(weight->name, "ffn_gate_inp")));
+    return c->u_factor > 0 && (c->all_products || !fd_dot_is_head_or_router(node, weight));
 }
 
 fd_dot_type fd_dot_type_of(const fd_numerics_class *c, const fd_node *node, const fd_weight *weight, int slot) {

@@ -64,6 +64,9 @@ void fd_dot_round_by(fd_block_rule rule, fd_dot_type type, float *rows, int64_t 
 
 float fd_dot_round_f16(float x);
 
+/* Engines keep these in a type of their own. */
+bool fd_dot_is_head_or_router(const fd_node *node, const fd_weight *weight);
+
 /* Rounds such a class this product's factors as replay repeats it? Not those of routers and of the logits, which engines of 16 bits
  * often leave in binary32. */
 bool fd_dot_repeats_factors(const fd_numerics_class *numerics, const fd_node *node, const fd_weight *weight);

@@ -3,8 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "compare/bounds/dot_inputs.h"
 #include "compare/class/undirected.h"
 #include "compare/diagnose/asked_rows.h"
+#include "compare/diagnose/suspects.h"
 #include "compare/hypothesis/round_type.h"
 #include "faults/faults.h"
 
@@ -154,6 +156,20 @@ static int32_t count_departing(const fd_graph *graph, const fd_attribution *of) 
     return n;
 }
 
+/* Logits and routers have a type of their own in many engines, and classes of coarse factors say nothing of them (dot_inputs.h). Through
+ * layers it may be another product of theirs. */
+static bool is_of_heads_alone(const fd_graph *graph, const fd_attribution *of, const fd_hypothesis *h) {
+    bool yes = fd_is_of_class(h);
+    for (int32_t i = 0; i < graph->n_node && yes; i++) {
+        const fd_node_finding *f = &of->introduced[i];
+        const fd_node *node = &graph->nodes[i];
+        if (f->finding == FD_FOUND_NOTHING) continue;
+        yes = node->op == FD_OP_MATMUL && fd_dot_is_head_or_router(node, &graph->weights[node->weight[0]]);
+        for (int32_t k = f->span_first; k < i && yes; k++) yes = graph->nodes[k].layer < 0;
+    }
+    return yes;
+}
+
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           int32_t *other, fd_error *err) {
     const fd_node *nodes = ask->graph->nodes;
@@ -164,6 +180,7 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
         *yes = count_departing(ask->graph, of) == 1;
         return FD_OK;
     }
+    if (e->named && is_of_heads_alone(ask->graph, of, &h)) return fits_all(ask, of, &h, yes, err);
     if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
     const fd_op op = h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op;
     fd_hypothesis factors = h; /* of all products, those in spans as well */

@@ -27,7 +27,8 @@ bool fd_reads_cache_in_first_step(const fd_graph *graph, const fd_trace *trace, 
  * little), and may an engine keep it as it likes? Only then the explanation is worth asking for. */
 bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of);
 
-/* `e`: of ask->finding, the first. Is it rounded to 16 bits, and are all others that depart, by the same rule? *other: not all, but most of
+/* `e`: of ask->finding, the first. Is it rounded to 16 bits, and are all others that depart, by the same rule? Or are the factors of the
+ * logits' product, or of all routers', and nothing else? *other: not all, but most of
  * a cache's rows are so, and this node is the first that is not: the place of a bug; else -1. */
 fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           int32_t *other, fd_error *err);
