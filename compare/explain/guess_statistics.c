@@ -9,8 +9,8 @@ static fd_code try_one(fd_trial *t, fd_hypothesis h, fd_statistic which, int32_t
 
 /* Those that need no number. */
 static fd_code try_plain(fd_trial *t, fd_hypothesis h, fd_error *err) {
-    static const fd_statistic plain[] = {FD_STATISTIC_ABSOLUTE, FD_STATISTIC_LARGEST, FD_STATISTIC_FIRST_ROW,
-                                         FD_STATISTIC_WHOLE_ROW};
+    static const fd_statistic plain[] = {FD_STATISTIC_VARIANCE, FD_STATISTIC_ABSOLUTE, FD_STATISTIC_LARGEST,
+                                         FD_STATISTIC_FIRST_ROW, FD_STATISTIC_WHOLE_ROW};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) FD_TRY(try_one(t, h, plain[i], 0, err));
     return FD_OK;
 }

@@ -142,6 +142,7 @@ typedef enum fd_statistic {
     FD_STATISTIC_ABSOLUTE,     /* the mean of absolute values, no root */
     FD_STATISTIC_LARGEST,      /* the largest absolute value */
     FD_STATISTIC_FIRST_ROW,    /* every row's is that of its step's first row */
+    FD_STATISTIC_VARIANCE,     /* the variance, the mean taken off for it alone */
     FD_STATISTIC_PARTS,        /* of each of `n` parts of the row its own */
     FD_STATISTIC_WHOLE_ROW,    /* of a norm of heads: of all heads together */
 } fd_statistic;
@@ -275,14 +276,10 @@ bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node);
 void fd_hypothesis_output_bounds(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out, double *tau);
 void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, const fd_output_rows *out);
 
-/* Does the op apply a function, element by element, that FD_OWN_FUNCTION can find out? */
-bool fd_hypothesis_has_function(fd_op op);
-
+bool fd_hypothesis_has_function(fd_op op); /* element by element, that FD_OWN_FUNCTION can find out */
 /* A row may depend on rows after it, or on many: a few of them say nothing. */
 bool fd_hypothesis_looks_ahead(const fd_hypothesis *h);
-
-/* The position that RoPE turns by. */
-int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos);
+int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos); /* that RoPE turns by */
 
 /* The same mistake at another node: a factor, a parameter, an order. False where it would be another one. */
 bool fd_hypothesis_at(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_hypothesis *out);

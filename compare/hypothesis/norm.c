@@ -7,14 +7,16 @@
 static double by(const fd_hypothesis *h, const fd_node *node, const float *x, int64_t n) {
     const bool first = h->which == FD_STATISTIC_FIRST || h->which == FD_STATISTIC_FIRST_OF_ALL;
     const int64_t summed = first && h->n < n ? h->n : n;
-    double squares = 0, sizes = 0, largest = 0;
+    double sum = 0, squares = 0, sizes = 0, largest = 0;
     for (int64_t i = 0; i < summed; i++) {
         squares += (double)x[i] * (double)x[i];
+        sum += (double)x[i];
         sizes += fabs((double)x[i]);
         largest = fmax(largest, fabs((double)x[i]));
     }
     if (h->which == FD_STATISTIC_LARGEST) return 1 / (largest + (double)node->eps);
     if (h->which == FD_STATISTIC_ABSOLUTE) return 1 / (sizes / (double)n + (double)node->eps);
+    if (h->which == FD_STATISTIC_VARIANCE) squares -= sum * sum / (double)n;
     return 1 / sqrt(squares / (double)(h->which == FD_STATISTIC_FIRST ? summed : n) + (double)node->eps);
 }
 

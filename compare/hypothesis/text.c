@@ -65,6 +65,7 @@ static void statistic_text(const fd_hypothesis *h, char *to, size_t size) {
         SAY("RMSNorm divides by the mean of absolute values, not by the root of the mean square");
         break;
     case FD_STATISTIC_LARGEST: SAY("RMSNorm divides by the largest absolute value of the row"); break;
+    case FD_STATISTIC_VARIANCE: SAY("RMSNorm divides by the standard deviation: its squares lack the mean's"); break;
     case FD_STATISTIC_PARTS: SAY("RMSNorm divides each of %d parts of its row by a number of its own", h->n); break;
     case FD_STATISTIC_WHOLE_ROW:
         SAY("RMSNorm divides all heads by one number, their row's, not each by its own");
