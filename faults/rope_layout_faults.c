@@ -25,7 +25,9 @@ typedef struct turned {
     int32_t still;   /* this pair, counted from 1, is not turned */
     bool counts_on;  /* heads after the first have an exponent that counts on: head h turns base^h times slower */
     bool reversed;   /* pair i turns by the frequency of the last but i */
-    bool first_plus, second_minus; /* a cos + b sin, and a sin - b cos, where the other sign is right */
+    bool first_plus; /* a cos + b sin for a cos - b sin */
+    bool second_minus, sine_minus; /* a sin - b cos, -a sin + b cos, for a sin + b cos */
+    bool by_head;                  /* the angle is that of the head's number, not of the position */
 } turned;
 
 static void turn_pairs(const fd_op_args *args, turned how) {
@@ -45,8 +47,9 @@ static void turn_pairs(const fd_op_args *args, turned how) {
             rope.scaling = FD_ROPE_SCALING_LINEAR;
             rope.factor = pow(rope.base, (double)(at % width) / rope.n_rot);
         }
-        if (how.counts_on || at % width == 0)
-            fd_rope_table(&rope, args->weight[0], args->pos0 + (int32_t)(at / width), 1, cosine, sine);
+        const int32_t pos = how.by_head ? (int32_t)(at % width / head_dim) : args->pos0 + (int32_t)(at / width);
+        if (how.counts_on || how.by_head || at % width == 0)
+            fd_rope_table(&rope, args->weight[0], pos, 1, cosine, sine);
         for (int32_t i = 0; i < half; i++) {
             const int32_t one = halves ? i : 2 * i, other = halves ? i + half : 2 * i + 1;
             float *head = (float *)args->out + at, *first = head + (how.checkpoint ? in_file(one, half) : one);
@@ -54,7 +57,7 @@ static void turn_pairs(const fd_op_args *args, turned how) {
             const int32_t angle = how.reversed ? half - 1 - i : i;
             if (i + 1 == how.still) continue;
             *first = fmaf(a, cosine[angle], (how.first_plus ? b : -b) * sine[angle]);
-            *second = fmaf(a, sine[angle], (how.second_minus ? -b : b) * cosine[angle]);
+            *second = fmaf(how.sine_minus ? -a : a, sine[angle], (how.second_minus ? -b : b) * cosine[angle]);
         }
     }
     free(cosine);
@@ -65,6 +68,8 @@ FD_OVERRIDE(first_pair_still, turn_pairs(args, (turned){.still = 1}))
 FD_OVERRIDE(frequencies_reversed, turn_pairs(args, (turned){.reversed = true}))
 FD_OVERRIDE(first_plus, turn_pairs(args, (turned){.first_plus = true}))
 FD_OVERRIDE(second_minus, turn_pairs(args, (turned){.second_minus = true}))
+FD_OVERRIDE(sine_minus, turn_pairs(args, (turned){.sine_minus = true}))
+FD_OVERRIDE(by_head, turn_pairs(args, (turned){.by_head = true}))
 FD_OVERRIDE(last_pair_still, turn_pairs(args, (turned){.still = args->node->rope.n_rot / 2}))
 
 /* Neighbours are turned by angles laid out for halves, [a b … a b …], or halves by those for neighbours, [a a b b …]: the elements of
@@ -218,6 +223,11 @@ static const fd_fault rows[] = {
     {ROPE("rope_second_minus", "attn_q_rope",
           "RoPE gives a sin - b cos for the second of a pair, where a sin + b cos is right"),
      .override = second_minus},
+    {ROPE("rope_sine_minus", "attn_q_rope",
+          "RoPE gives b cos - a sin for the second of a pair, where a sin + b cos is right"),
+     .override = sine_minus},
+    {ROPE("rope_by_head", "attn_q_rope", "RoPE turns every row by the number of its head, not by its position"),
+     .applies = more_heads, .override = by_head},
     {ROPE("rope_last_pair_missing", "attn_q_rope", "RoPE does not turn the last pair of each head"),
      .applies = several_pairs, .override = last_pair_still, .info.hardly = true}, /* its angles are the smallest */
     {.info = {"kv_v_is_k_unpermuted", "kv_cache",

@@ -102,6 +102,19 @@ static fd_code refuted(const fd_trial *t, const fd_hypothesis *h, int32_t *list,
     return FD_OK;
 }
 
+/* Is that node edited, or does it read one that is and was not recorded? */
+static fd_code shows_edit(const fd_trial *t, const fd_hypothesis *h, int32_t id, bool *yes, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    const fd_node *nodes = r->args.graph->nodes;
+    FD_TRY(edits(t, h, id, yes, err));
+    for (int k = 0; k < FD_MAX_INPUTS && !*yes; k++) {
+        const int32_t input = nodes[id].input[k];
+        const bool unrecorded = input >= 0 && nodes[input].layer == nodes[id].layer && !r->tensor(r->user, input);
+        if (unrecorded) FD_TRY(edits(t, h, input, yes, err));
+    }
+    return FD_OK;
+}
+
 /* Is the other node of a pair, recorded, not as the hypothesis has it? At one node alone it is no pair. */
 static fd_code lacks_partner(const fd_trial *t, const fd_hypothesis *h, bool *yes, fd_error *err) {
     const fd_explain_request *r = t->all.request;
@@ -113,7 +126,7 @@ static fd_code lacks_partner(const fd_trial *t, const fd_hypothesis *h, bool *ye
         bool edited, known;
         fd_explain_fit fit;
         if (nodes[i].layer != r->args.node->layer || i == r->args.node->id || !r->tensor(r->user, i)) continue;
-        FD_TRY(edits(t, h, i, &edited, err));
+        FD_TRY(shows_edit(t, h, i, &edited, err));
         if (edited) FD_TRY(fit_at(t, h, i, r->tensor(r->user, i), &fit, &known, err));
         *yes = edited && known && !(fit.z <= 1.0);
     }

@@ -124,6 +124,13 @@ static void of_layer_before(fd_graph *g, fd_node *n) {
         if (strcmp(g->weights[w].name, name) == 0) n->weight[0] = w;
 }
 
+/* That norm's weight, and no exchange: attention's own is right. */
+static void of_attention(fd_graph *g, fd_node *n) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.attn_norm.weight", n->layer);
+    for (int32_t w = 0; w < g->n_weight; w++)
+        if (strcmp(g->weights[w].name, name) == 0) n->weight[0] = w;
+}
 /* Layers 0 and 1 in each other's place. */
 static void exchanged(fd_graph *g, fd_node *n) {
     for (int k = 0; k < FD_MAX_WEIGHTS && (n->layer == 0 || n->layer == 1); k++) {
@@ -177,6 +184,13 @@ static const struct {
      "position / 2",
      "token_embd,*l_out,logits"},
     {"qwen2-dense", {""}, NULL, norm_by_halves, "other_statistic", "each of 2 parts", "logits"},
+    {NULL,
+     {"ffn_norm"},
+     NULL,
+     of_attention,
+     "other_weight",
+     "attn_norm.weight",
+     "token_embd,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits"},
     {"qwen2-dense", {"ffn_down"}, NULL, of_layer_before, "other_weight", "the matrix of the layer before", "logits"},
     {"qwen2-dense", {"l_out"}, cut, NULL, "clamped", "beyond ± 1, at every l_out", "logits"},
     {"llama-dense", {""}, NULL, exchanged, "other_layer", "layers 0 and 1 have each other's weights", "logits"},
