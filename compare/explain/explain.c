@@ -102,6 +102,7 @@ static const struct way {
     {fd_guess_places_beside_bias, UNNAMED | GUESS},
     {fd_try_faults_in_heads, UNNAMED | GUESS},
     {fd_try_faults_on_ranks, UNNAMED | GUESS},
+    {fd_guess_input_orders, UNNAMED | GUESS | ONE},
     {fd_guess_regions, UNNAMED | GUESS},
     {fd_guess_in_elements, UNNAMED | GUESS},
     {fd_guess_own_numbers, UNNAMED | GUESS},

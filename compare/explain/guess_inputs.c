@@ -79,6 +79,11 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     const bool product = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
     if (!product && node->op != FD_OP_ATTN_SCORES) return FD_OK;
     int64_t width = product ? graph_of(t)->weights[node->weight[0]].n_col : graph_of(t)->nodes[node->input[0]].shape[1];
+    for (int32_t tile = 1; tile <= 512 && tile < width; tile *= 2) { /* a tile that overlaps the one before */
+        const fd_hypothesis h = {
+            .guess = FD_GUESS_INPUT_TAIL, .node = node->id, .n = tile, .end = (int32_t)width, .value = 2};
+        if (product && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    }
     for (int32_t tile = 1; tile <= 512; tile *= 2) {
         int32_t cut[] = {tile, (int32_t)(width % tile), tile - 1};
         for (int i = 0; i < 3; i++) {

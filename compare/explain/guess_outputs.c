@@ -171,6 +171,16 @@ static fd_code try_tails(fd_trial *t, const fd_node *node, fd_error *err) {
     return fd_trial_fits(t) ? FD_OK : try_tail(t, h, err);
 }
 
+/* Tiles of a product's outputs in each other's place; where the product is asked about itself they are found by what stands there. */
+static fd_code try_tiles(fd_trial *t, const fd_node *node, fd_error *err) {
+    for (int32_t tile = 1; tile <= 256 && node->op == FD_OP_MATMUL; tile *= 2) {
+        const fd_hypothesis h = {
+            .guess = FD_GUESS_ORDER, .node = node->id, .which = FD_ORDER_BLOCKS, .n = 2, .other = tile, .keys = 1};
+        if (2 * tile <= fd_node_width(node) && !fd_trial_fits(t)) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* ---- how it computes ---- */
 
 static fd_code try_twice(fd_trial *t, const fd_node *node, fd_error *err) {
@@ -264,6 +274,7 @@ static fd_code try_node(fd_trial *t, int32_t i, fd_error *err) {
     if (!fd_trial_fits(t)) FD_TRY(try_factors(t, node, err));
     FD_TRY(try_cap(t, node, err));
     if (i < t->n_span - 1) FD_TRY(try_tails(t, node, err));
+    if (i < t->n_span - 1) FD_TRY(try_tiles(t, node, err));
     FD_TRY(fd_guess_rounding(t, node, err));
     if (i < t->n_span - 1 && is_put_in_place(node)) return FD_OK; /* fd_guess_places_inside */
     FD_TRY(try_orders(t, node, false, err));

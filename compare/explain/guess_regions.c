@@ -142,29 +142,6 @@ static fd_code try_strides(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
-/* A product that takes what it reads for laid out otherwise. */
-static fd_code try_input_orders(fd_trial *t, fd_error *err) {
-    const fd_graph *graph = t->all.request->args.graph;
-    const fd_node *node = t->all.request->args.node;
-    if (node->op != FD_OP_MATMUL) return FD_OK;
-    const fd_node *read = &graph->nodes[node->input[0]];
-    const int32_t n_head = read->n_dim == 2 ? read->shape[0] : 1;
-    for (int rule = 0; rule < FD_ORDER_PIECES && !fd_trial_fits(t); rule++) {
-        const bool rotated = rule == FD_ORDER_ROTATED || rule == FD_ORDER_HEADS_ROTATED;
-        const bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
-        if ((of_heads && n_head < 2) || (rule >= FD_ORDER_HEADS_STRIDED && rule <= FD_ORDER_HEADS_REPEATED)) continue;
-        for (int32_t n = rotated ? -1 : 1; n <= 1 && !fd_trial_fits(t); n += 2) {
-            const fd_hypothesis h = {.guess = FD_GUESS_INPUT_ORDER,
-                                     .node = node->id,
-                                     .which = rule,
-                                     .n = rule == FD_ORDER_HEADS_ROTATED && n < 0 ? n_head - 1 : n,
-                                     .end = n_head};
-            FD_TRY(fd_trial_try(t, &h, err));
-        }
-    }
-    return FD_OK;
-}
-
 fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
     const fd_explain_request *r = t->all.request;
     const fd_node *node = r->args.node;
@@ -179,7 +156,6 @@ fd_code fd_guess_regions(fd_trial *t, fd_error *err) {
     const fd_judged_rows j = fd_judged_rows_of(t);
     if (fd_judged_columns(&j, &from, &to) && r->args.n_pos - r->n_unjudged >= LEAST_ROWS)
         FD_TRY(try_blocks(t, from, err));
-    if (!fd_trial_fits(t)) FD_TRY(try_input_orders(t, err));
     if (!step || fd_trial_fits(t)) return FD_OK;
     const fd_hypothesis reversed = {
         .guess = FD_GUESS_ROWS, .node = node->id, .which = FD_ROWS_REVERSED, .n = r->args.pos0 - r->args.batch_offset};

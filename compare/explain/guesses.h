@@ -66,6 +66,9 @@ fd_code fd_guess_zero_keys(fd_trial *trial, fd_error *err); /* beside a mask tha
 fd_code fd_guess_cache_rows(fd_trial *trial, fd_hypothesis h, fd_error *err);
 fd_code fd_guess_other_caches(fd_trial *trial, fd_hypothesis h, fd_error *err);
 
+/* The elements that a product reads stand otherwise than it takes them (guess_input_orders.c). */
+fd_code fd_guess_input_orders(fd_trial *trial, fd_error *err);
+
 /* What RMSNorms divide by, at one or, through several layers, at all (guess_statistics.c). */
 fd_code fd_guess_statistics(fd_trial *trial, const fd_node *node, fd_error *err);
 fd_code fd_guess_statistics_everywhere(fd_trial *trial, fd_error *err);

@@ -190,15 +190,16 @@ static void summary_text(const fd_hypothesis *h, const fd_graph *graph, char *to
             else if (h->other)
                 SAY("elements %d…%d of every %d of its sums are %s", h->first, h->first + h->n - 1, h->end, what);
             else
-                SAY("the last %d of every %d elements of its sums are left out", h->n, h->end);
+                SAY("the last %d of every %d elements of its sums are %s", h->n, h->end, what);
             break;
         }
         if (h->other) {
             SAY("element %d of what it multiplies is left out, or that column of the matrix", h->first);
             break;
         }
-        SAY("the last %d elements of %s are left out", h->n,
-            h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums");
+        SAY("the last %d elements of %s are %s", h->n,
+            h->node >= 0 && node->op == FD_OP_ATTN_SCORES ? "each head of q·k" : "its sums",
+            h->value > 0 ? "counted twice" : "left out");
         break;
     case FD_GUESS_PARTIAL: partial_text(h, to, size); break;
     case FD_GUESS_STRIDES:

@@ -63,6 +63,15 @@ static void input_order_text(const fd_hypothesis *h, const fd_graph *graph, char
     char order[160];
     of_input.guess = FD_GUESS_ORDER;
     order_text(&of_input, order, sizeof order);
+    const int64_t width = node->weight[0] < 0 ? 0 : graph->weights[node->weight[0]].n_col;
+    const bool in_blocks = h->which == FD_ORDER_HALVES_TO_PAIRS || h->which == FD_ORDER_PAIRS_TO_HALVES ||
+                           h->which == FD_ORDER_HALVES_SWAPPED;
+    char *head = strstr(order, "each head");
+    if (in_blocks && head && h->end > 0) {
+        char rest[96];
+        snprintf(rest, sizeof rest, "every %d elements%s", (int)(width / h->end), head + strlen("each head"));
+        snprintf(head, sizeof order - (size_t)(head - order), "%s", rest);
+    }
     SAY("reads %s as if %s", node->input[0] < 0 ? "its input" : graph->nodes[node->input[0]].name, order);
 }
 

@@ -124,6 +124,14 @@ static void of_layer_before(fd_graph *g, fd_node *n) {
         if (strcmp(g->weights[w].name, name) == 0) n->weight[0] = w;
 }
 
+static void tiles_exchanged(const fd_op_args *args) {
+    float *y = args->out;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) {
+        const float kept = y[i];
+        if (i / 32 % 2 == 0) y[i] = y[i + 32], y[i + 32] = kept;
+    }
+}
 /* That norm's weight, and no exchange: attention's own is right. */
 static void of_attention(fd_graph *g, fd_node *n) {
     char name[64];
@@ -184,6 +192,13 @@ static const struct {
      "position / 2",
      "token_embd,*l_out,logits"},
     {"qwen2-dense", {""}, NULL, norm_by_halves, "other_statistic", "each of 2 parts", "logits"},
+    {NULL,
+     {"ffn_up"},
+     tiles_exchanged,
+     NULL,
+     "other_order",
+     "every 2 groups of 32",
+     "token_embd,*norm,*attn_[qkv],*attn_out,*proj,*inp,*down,*l_out,logits"},
     {NULL,
      {"ffn_norm"},
      NULL,

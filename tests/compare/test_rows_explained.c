@@ -179,9 +179,40 @@ static void block_ends(fd_graph *g, fd_node *n) {
     n->override = blocks_cut_short;
 }
 
+/* In blocks of 32 what is multiplied lies as nibbles do: 0, 16, 1, 17, … */
+static void columns_as_nibbles(const fd_op_args *args) {
+    const int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
+    float *x = malloc(sizeof *x * (size_t)n);
+    fd_op_args own = *args;
+    for (int64_t i = 0; i < n; i++) x[i] = ((const float *)args->in[0])[i / 32 * 32 + i % 2 * 16 + i % 32 / 2];
+    own.in[0] = x;
+    run_clean(&own);
+    free(x);
+}
+static void nibbles(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = columns_as_nibbles;
+}
+/* The last tile overlaps the one before. */
+static void last_tile_twice(const fd_op_args *args) {
+    const int64_t width = args->graph->weights[args->node->weight[0]].n_col, n = args->n_pos * width;
+    float *x = malloc(sizeof *x * (size_t)n);
+    fd_op_args own = *args;
+    for (int64_t i = 0; i < n; i++) x[i] = ((const float *)args->in[0])[i] * (i % width >= width - 32 ? 2 : 1);
+    own.in[0] = x;
+    run_clean(&own);
+    free(x);
+}
+static void tile_twice(fd_graph *g, fd_node *n) {
+    (void)g;
+    n->override = last_tile_twice;
+}
+
 static const guessed read_off[] = {
     {"blk.1.attn_proj", block_ends, "sum_cut_short", "the last 1 of every 32 elements"},
     {"blk.1.ffn_up", gate_for_up, "other_tensor", "the same as blk.1.ffn_gate"},
+    {"blk.1.ffn_down", nibbles, "other_input_order", "the halves of every 32 elements interleaved"},
+    {"blk.1.ffn_down", tile_twice, "sum_counts_twice", "the last 32 elements of its sums are counted twice"},
     {"blk.1.attn_norm", norm_of_most, "other_statistic", "the first 224 elements"},
     {"blk.1.ffn_gate", clamped, "clamped", "0.25"},
     {"blk.1.ffn_gate", one_clamped, "clamped", "beyond ±"},
