@@ -192,7 +192,7 @@ static const fd_fault rows[] = {
     {CACHE("kv_by_head", "cache_k", FD_OP_KV_WRITE, "the cache advances by one head a position, not by all of them"),
      .applies = several_heads, .override = by_head},
     {CACHE("kv_never_advances", "cache_k", FD_OP_KV_WRITE, "every row is written over row 0 of the cache"),
-     .override = never},
+     .override = never, .info.whole_batch = true},
     {CACHE("kv_step_in_one_row", "cache_k", FD_OP_KV_WRITE, "all rows of a step are written over its first"),
      .override = over_the_first, .info.whole_batch = true},
     {CACHE("v_never_written", "cache_v", FD_OP_KV_WRITE,
