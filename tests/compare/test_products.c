@@ -105,9 +105,8 @@ Test(products, a_faulty_device_is_noticed_and_named) {
             fd_error err = {0};
             plain_device_open(&faulty);
             *(what == 0 ? &faulty.off_y : what == 1 ? &faulty.off_size : &faulty.off_square) = 1e-3;
-            fd_code code = what == 0
-                               ? multiply_both(&of, &faulty.products, y, exact, &err)
-                               : fd_products_weigh(&faulty.products, NULL, &product, of.x, of.v, size, square, &err);
+            fd_code code = what == 0 ? multiply_both(&of, &faulty.products, y, exact, &err)
+                                     : fd_products_weigh(&faulty.products, NULL, &product, of.x, of.v, size, square, &err);
             cr_expect_eq(code, FD_ERR_DEVICE, "type %zu, shape %zu, result %d", type_, shape_, what);
             cr_expect(strstr(err.message, "the device is faulty"), "%s", err.message);
         }
