@@ -9,19 +9,18 @@ static fd_code try_order(fd_trial *t, const fd_node *node, fd_order_rule rule, i
     return fd_trial_fits(t) ? FD_OK : fd_trial_try(t, &h, err);
 }
 
-/* Of more heads only neighbours. */
+/* Of more heads by one alone, either way. */
 enum { MOST_ROTATED = 16 };
 
 static fd_code try_heads(fd_trial *t, const fd_node *node, int32_t n_head, fd_error *err) {
-    const int32_t most = n_head <= MOST_ROTATED ? n_head - 1 : 1;
     for (int rule = 0; rule < FD_ORDER_PIECES; rule++) {
         const bool of_heads = rule >= FD_ORDER_HEADS_REVERSED && rule <= FD_ORDER_UNTRANSPOSED;
         const bool numbered = rule == FD_ORDER_HEADS_ROTATED || rule == FD_ORDER_ROTATED ||
                               (rule >= FD_ORDER_HEADS_STRIDED && rule <= FD_ORDER_HEADS_REPEATED);
         if (!numbered && (!of_heads || n_head > 1)) FD_TRY(try_order(t, node, (fd_order_rule)rule, 1, n_head, err));
     }
-    for (int32_t n = 1; n <= most; n++) FD_TRY(try_order(t, node, FD_ORDER_HEADS_ROTATED, n, n_head, err));
-    if (n_head > 1) FD_TRY(try_order(t, node, FD_ORDER_HEADS_ROTATED, n_head - 1, n_head, err));
+    for (int32_t n = 1, step = n_head <= MOST_ROTATED ? 1 : n_head - 2; n < n_head; n += step)
+        FD_TRY(try_order(t, node, FD_ORDER_HEADS_ROTATED, n, n_head, err));
     FD_TRY(try_order(t, node, FD_ORDER_ROTATED, -1, n_head, err));
     return try_order(t, node, FD_ORDER_ROTATED, 1, n_head, err);
 }

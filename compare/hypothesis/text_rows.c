@@ -23,15 +23,13 @@ static void blocks_text(const fd_hypothesis *h, const char *unit, int32_t each, 
         SAY("of every %d %s %s are the right ones of %s", h->n, unit, are, from);
 }
 
-static void order_text(const fd_hypothesis *h, char *to, size_t size) {
+/* `part`: of what halves are meant, "each head". */
+static void order_text(const fd_hypothesis *h, const char *part, char *to, size_t size) {
     static const char *const words[FD_ORDER_COUNT] = {
         [FD_ORDER_REVERSED] = "reversed",
         [FD_ORDER_HEADS_REVERSED] = "with the heads reversed",
         [FD_ORDER_TRANSPOSED] = "as [head_dim, n_head], not [n_head, head_dim]",
         [FD_ORDER_UNTRANSPOSED] = "as if they were [head_dim, n_head]",
-        [FD_ORDER_HALVES_TO_PAIRS] = "with the halves of each head interleaved",
-        [FD_ORDER_PAIRS_TO_HALVES] = "with the even elements of each head before the odd ones",
-        [FD_ORDER_HALVES_SWAPPED] = "with the halves of each head exchanged",
         [FD_ORDER_PAIRS_SWAPPED] = "with the elements of each pair exchanged",
     };
     if (h->which == FD_ORDER_HEADS_ROTATED)
@@ -53,6 +51,11 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
     else if (h->which == FD_ORDER_ROTATED)
         SAY("the right values stand %d element%s too %s", h->n < 0 ? -h->n : h->n, h->n * h->n == 1 ? "" : "s",
             h->n < 0 ? "late" : "early");
+    else if (h->which == FD_ORDER_HALVES_TO_PAIRS || h->which == FD_ORDER_HALVES_SWAPPED)
+        SAY("the right values stand there with the halves of %s %s", part,
+            h->which == FD_ORDER_HALVES_SWAPPED ? "exchanged" : "interleaved");
+    else if (h->which == FD_ORDER_PAIRS_TO_HALVES)
+        SAY("the right values stand there with the even elements of %s before the odd ones", part);
     else
         SAY("the right values stand there %s", words[h->which]);
 }
@@ -60,18 +63,11 @@ static void order_text(const fd_hypothesis *h, char *to, size_t size) {
 static void input_order_text(const fd_hypothesis *h, const fd_graph *graph, char *to, size_t size) {
     const fd_node *node = &graph->nodes[h->node < 0 ? 0 : h->node];
     fd_hypothesis of_input = *h;
-    char order[160];
-    of_input.guess = FD_GUESS_ORDER;
-    order_text(&of_input, order, sizeof order);
     const int64_t width = node->weight[0] < 0 ? 0 : graph->weights[node->weight[0]].n_col;
-    const bool in_blocks = h->which == FD_ORDER_HALVES_TO_PAIRS || h->which == FD_ORDER_PAIRS_TO_HALVES ||
-                           h->which == FD_ORDER_HALVES_SWAPPED;
-    char *head = strstr(order, "each head");
-    if (in_blocks && head && h->end > 0) {
-        char rest[96];
-        snprintf(rest, sizeof rest, "every %d elements%s", (int)(width / h->end), head + strlen("each head"));
-        snprintf(head, sizeof order - (size_t)(head - order), "%s", rest);
-    }
+    char order[160], part[32] = "each head";
+    of_input.guess = FD_GUESS_ORDER;
+    if (h->end > 0) snprintf(part, sizeof part, "every %d elements", (int)(width / h->end));
+    order_text(&of_input, part, order, sizeof order);
     SAY("reads %s as if %s", node->input[0] < 0 ? "its input" : graph->nodes[node->input[0]].name, order);
 }
 
@@ -219,7 +215,7 @@ void fd_hypothesis_rows_text(const fd_hypothesis *h, const fd_graph *graph, char
     if (h->guess == FD_GUESS_ROWS) rows_text(h, to, size);
     if (h->guess == FD_GUESS_INPUT_ORDER) input_order_text(h, graph, to, size);
     if (h->guess != FD_GUESS_ORDER) return;
-    order_text(h, to, size);
+    order_text(h, "each head", to, size);
     if (h->before_bias) snprintf(to + strlen(to), size - strlen(to), ", but for the bias");
 }
 

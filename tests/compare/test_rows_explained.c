@@ -164,15 +164,24 @@ static void shards_lost(fd_graph *g, fd_node *n) {
     if (strcmp(n->name, "blk.1.attn_q") == 0 || strcmp(n->name, "blk.1.attn_k") == 0) n->override = half_lost;
 }
 
-/* Of every block of 32 factors the last is left out. */
-static void blocks_cut_short(const fd_op_args *args) {
-    const int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
+/* A product of other elements than those of its input: element i of a row of `width` that is given. */
+static void run_on(const fd_op_args *args, float (*element)(const float *row, int64_t i, int64_t width)) {
+    const int64_t width = args->graph->weights[args->node->weight[0]].n_col, n = args->n_pos * width;
     float *x = malloc(sizeof *x * (size_t)n);
     fd_op_args own = *args;
-    for (int64_t i = 0; i < n; i++) x[i] = i % 32 == 31 ? 0 : ((const float *)args->in[0])[i];
+    for (int64_t i = 0; i < n; i++) x[i] = element((const float *)args->in[0] + i / width * width, i % width, width);
     own.in[0] = x;
     run_clean(&own);
     free(x);
+}
+
+/* Of every block of 32 factors the last is left out. */
+static float without_last_of_block(const float *row, int64_t i, int64_t width) {
+    (void)width;
+    return i % 32 == 31 ? 0 : row[i];
+}
+static void blocks_cut_short(const fd_op_args *args) {
+    run_on(args, without_last_of_block);
 }
 static void block_ends(fd_graph *g, fd_node *n) {
     (void)g;
@@ -180,28 +189,24 @@ static void block_ends(fd_graph *g, fd_node *n) {
 }
 
 /* In blocks of 32 what is multiplied lies as nibbles do: 0, 16, 1, 17, … */
+static float as_nibbles(const float *row, int64_t i, int64_t width) {
+    (void)width;
+    return row[i / 32 * 32 + i % 2 * 16 + i % 32 / 2];
+}
 static void columns_as_nibbles(const fd_op_args *args) {
-    const int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
-    float *x = malloc(sizeof *x * (size_t)n);
-    fd_op_args own = *args;
-    for (int64_t i = 0; i < n; i++) x[i] = ((const float *)args->in[0])[i / 32 * 32 + i % 2 * 16 + i % 32 / 2];
-    own.in[0] = x;
-    run_clean(&own);
-    free(x);
+    run_on(args, as_nibbles);
 }
 static void nibbles(fd_graph *g, fd_node *n) {
     (void)g;
     n->override = columns_as_nibbles;
 }
+
 /* The last tile overlaps the one before. */
+static float last_of_row_twice(const float *row, int64_t i, int64_t width) {
+    return row[i] * (i >= width - 32 ? 2 : 1);
+}
 static void last_tile_twice(const fd_op_args *args) {
-    const int64_t width = args->graph->weights[args->node->weight[0]].n_col, n = args->n_pos * width;
-    float *x = malloc(sizeof *x * (size_t)n);
-    fd_op_args own = *args;
-    for (int64_t i = 0; i < n; i++) x[i] = ((const float *)args->in[0])[i] * (i % width >= width - 32 ? 2 : 1);
-    own.in[0] = x;
-    run_clean(&own);
-    free(x);
+    run_on(args, last_of_row_twice);
 }
 static void tile_twice(fd_graph *g, fd_node *n) {
     (void)g;
