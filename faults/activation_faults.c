@@ -127,16 +127,13 @@ static void activate_alone(const fd_op_args *args, float (*activation)(float)) {
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++)
         ((float *)args->out)[i] = activation(((const float *)args->in[0])[i]);
 }
-static float of_erf(float x) {
-    return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-}
 static float of_relu(float x) {
     return x < 0 ? 0 : x;
 }
 static float of_square(float x) {
     return x * x;
 }
-FD_OVERRIDE(alone_erf, activate_alone(args, of_erf))
+FD_OVERRIDE(alone_erf, activate_alone(args, gelu_erf))
 FD_OVERRIDE(alone_relu, activate_alone(args, of_relu))
 FD_OVERRIDE(alone_square, activate_alone(args, of_square))
 FD_OVERRIDE(alone_silu, activate_alone(args, fd_silu32))
