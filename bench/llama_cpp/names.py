@@ -17,7 +17,7 @@ def bug(words, *names, **options):
 table = {
     # embedding
     "embed-next-token": bug("the row of token + 1", "embed_next_row", "other_token:+ 1", where=0, decode=True),
-    "embed-token-mod-512": bug("ids beyond 511 wrap round", where=0),
+    "embed-token-mod-512": bug("ids beyond 511 wrap round", "other_token:mod 512", where=0),
     "embed-scaled": bug("times sqrt(n_embd)", "embed_scaled", "factor:16", where=0),
     "embed-bos-zero": bug("the row of token 1 is zero", "embed_special_zero", where=0),
     "embed-times-1.02": bug("times 1.02", "factor:1.02", "input_factor:1.02", where=0),
@@ -89,9 +89,9 @@ table = {
     "rope-one-on": bug("position + 1 for Q and K", "rope_both_one_further", "other_position:+ 1", decode=True),
     "rope-one-short": bug("position - 1 for Q and K", "other_position:- 1", decode=True),
     "rope-q-one-on": bug("position + 1 for Q", "rope_q_one_further", "other_position:+ 1", decode=True),
-    "rope-k-one-short": bug("position - 1 for K", "other_position:- 1", decode=True),
+    "rope-k-one-short": bug("position - 1 for K", "rope_q_one_further", "other_position:- 1", decode=True),
     "rope-position-mod-8": bug("position modulo 8", "other_position:mod 8"),
-    "rope-reversed": bug("the angle's sign", "rope_sign"),
+    "rope-reversed": bug("the angle's sign", "rope_sign", "rope_sine_for_cosine"),
     "rope-position-zero": bug("nothing is rotated", "rope_position_zero", "other_position:position 0", decode=True),
     "rope-position-from-batch": bug("positions begin at 0 in every call", "rope_position_zero", "other_position:position 0"),
     "rope-position-of-first": bug("every token of a call has the first one's position", "rope_position_zero", "other_position:position"),

@@ -153,6 +153,11 @@ static bool gives_same_rows(const along *a, const along *b) {
     return fabs(a->gain - b->gain) <= THE_SAME_ROWS && fabs(a->left - b->left) <= THE_SAME_ROWS * b->left;
 }
 
+/* A fault at one of its nodes is another one's of that node alone, in words that are not true of the layer. */
+static bool is_part_of_another(const along *a, const along *b) {
+    return is_row_of_table(a) && is_row_of_table(b) && a->h.node >= 0 && b->h.node < 0 && gives_same_rows(a, b);
+}
+
 fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation *e, fd_node_finding *where, bool *shown,
                                  fd_error *err) {
     question q = {.of = e};
@@ -171,7 +176,7 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
     e->remaining[0] = fd_below_fit(ask->graph, &b->h, &b->sum);
     e->n_remaining = e->n_apart = 1;
     for (int32_t i = 0; i < e->n_nearest; i++) {
-        if (!is_as_near(&q.at[i], b)) continue;
+        if (!is_as_near(&q.at[i], b) || is_part_of_another(&q.at[i], b)) continue;
         if (e->n_remaining < FD_MAX_REMAINING)
             e->remaining[e->n_remaining] = fd_below_fit(ask->graph, &q.at[i].h, &q.at[i].sum);
         e->n_remaining++;

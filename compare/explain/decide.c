@@ -20,6 +20,12 @@ static void list_remaining(fd_trial *t, bool group_alone) {
     }
 }
 
+/* What is the same at the end of a span may differ within. */
+static fd_tells_apart inside_span(const fd_trial *t, fd_explanation *out) {
+    snprintf(out->other, sizeof out->other, "%s", t->all.request->args.graph->nodes[t->span[0]].name);
+    return FD_TELLS_SPAN;
+}
+
 static fd_code find_what_tells_apart(fd_trial *t, fd_error *err) {
     fd_explanation *out = t->out;
     const fd_graph *graph = t->all.request->args.graph;
@@ -28,11 +34,12 @@ static fd_code find_what_tells_apart(fd_trial *t, fd_error *err) {
     } else if (out->n_remaining > 1) {
         int32_t node;
         FD_TRY(fd_where_they_differ(t, &out->remaining[0].hypothesis, &out->remaining[1].hypothesis, &node, err));
-        out->tells_apart = node >= 0 ? FD_TELLS_NODE : FD_TELLS_MORE_POSITIONS;
+        out->tells_apart = node >= 0       ? FD_TELLS_NODE
+                           : t->n_span > 1 ? inside_span(t, out)
+                                           : FD_TELLS_MORE_POSITIONS;
         if (node >= 0) snprintf(out->other, sizeof out->other, "%s", graph->nodes[node].name);
     } else if (t->n_span > 1 && !out->named) {
-        out->tells_apart = FD_TELLS_SPAN;
-        snprintf(out->other, sizeof out->other, "%s", graph->nodes[t->span[0]].name);
+        out->tells_apart = inside_span(t, out);
     } else if (out->n_untried && !out->named) {
         out->tells_apart = FD_TELLS_LAYER;
     }

@@ -118,7 +118,8 @@ static bool is_left_out(const fd_trial *t, unsigned when) {
            ((when & WIDE) && t->n_span == 1);
 }
 
-/* All else was tried in another class. With it the other faults of its layer, which may be the same computation. */
+/* All else was tried in another class. With it the other faults of its layer, or of all, which may be the same computation: RoPE by
+ * 90° less the angle turns the scores as the other way round does. */
 static fd_code try_likely(fd_trial *t, bool *fits, fd_error *err) {
     const fd_hypothesis *h = t->all.request->likely;
     *fits = false;
@@ -126,8 +127,8 @@ static fd_code try_likely(fd_trial *t, bool *fits, fd_error *err) {
     FD_TRY(fd_trial_try(t, h, err));
     *fits = t->n > 0 && fd_trial_is_fit(t, &t->contenders[0].fit);
     const int32_t layer = h->node >= 0 ? t->all.request->args.graph->nodes[h->node].layer : h->layer;
-    const bool in_layer = layer >= 0 && fd_trial_many_layers(t);
-    return in_layer && *fits ? fd_try_faults_in_layer(t, layer, err) : FD_OK;
+    if (!*fits || !fd_trial_many_layers(t)) return FD_OK;
+    return layer >= 0 ? fd_try_faults_in_layer(t, layer, err) : fd_try_faults(t, err);
 }
 
 static fd_code try_all(fd_trial *t, fd_error *err) {
