@@ -22,6 +22,7 @@ FD_OVERRIDE(softmax_masked_zero,
             fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX, .masked_zero = true}))
 FD_OVERRIDE(softmax_unmasked, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = INT32_MAX}))
 FD_OVERRIDE(softmax_one_ahead, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = 1}))
+FD_OVERRIDE(softmax_one_ahead_room, fd_rule_softmax(args, (fd_attention_rule){.look_ahead = 1, .room = true}))
 
 /* The same bug in each of the three ops. */
 static void in_all_three(fd_node *node, fd_override_fn in_scores, fd_override_fn in_softmax, fd_override_fn in_mix) {
@@ -66,6 +67,7 @@ FD_EDIT(mask_missing, if (node->op == FD_OP_ATTN_SCORES) node->window = 0;
 FD_EDIT(mask_zero, in_all_three(node, scores_masked_zero, softmax_masked_zero, mix_masked_zero))
 FD_EDIT(mask_added, in_all_three(node, scores_mask_added, softmax_unmasked, mix_mask_added))
 FD_EDIT(mask_one_ahead, in_all_three(node, scores_one_ahead, softmax_one_ahead, mix_one_ahead))
+FD_EDIT(mask_one_ahead_room, in_all_three(node, scores_one_ahead, softmax_one_ahead_room, mix_one_ahead))
 
 /* worker-orcd kept Q in per-thread registers: each thread multiplied the q it had loaded itself, element 0 for all. */
 static void q0_only(const fd_op_args *args) {
@@ -217,6 +219,10 @@ static const fd_fault rows[] = {
     {ATTENTION("mask_one_ahead", "attn_weights", FD_OP_COUNT,
                "the causal mask is off by one: a token sees the next one"),
      .edit = mask_one_ahead},
+    {ATTENTION("mask_one_ahead_room", "attn_weights", FD_OP_COUNT,
+               "the causal mask is off by one over a cache that is made once: a token sees the next one, a step's last "
+               "token an empty slot, whose score is 0"),
+     .edit = mask_one_ahead_room},
 #define MASK_TILE(n)                                                                                                   \
     {                                                                                                                  \
         ATTENTION("mask_tile_" #n, "attn_weights", FD_OP_COUNT,                                                        \

@@ -83,10 +83,13 @@ void fd_rule_softmax(const fd_op_args *args, fd_attention_rule r) {
         const float *from = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         float *w = (float *)args->out + (int64_t)i * s.n_kv, sink = fd_rule_sink(args, i % s.n_head), max = sink;
         int32_t own = args->pos0 + i / s.n_head, n = visible(args, r, i / s.n_head);
+        const bool sees_empty = r.room && n < own + 1 + r.look_ahead;
+        if (sees_empty) max = fmaxf(max, 0.0f);
         for (int32_t t = 0; t < n; t++) max = fmaxf(max, r.masked_zero && t > own ? 0.0f : from[t]);
         for (int32_t t = 0; t < s.n_kv; t++)
             w[t] = t < n ? fd_exp32((r.masked_zero && t > own ? 0.0f : from[t]) - max) : 0.0f;
         float sum = fd_rule_with_sink(args, fd_sum(w, n), sink - max);
+        if (sees_empty) sum += fd_exp32(0.0f - max);
         for (int32_t t = 0; t < n; t++) w[t] = w[t] / sum;
     }
 }

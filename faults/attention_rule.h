@@ -18,6 +18,7 @@ typedef enum fd_head_rule {
 typedef struct fd_attention_rule {
     fd_head_rule heads;
     int32_t look_ahead; /* positions past its own that a row sees; INT32_MAX: all of the batch */
+    bool room;          /* the cache is longer than what is written: looking ahead, a step's last row sees an empty slot */
     bool stale;         /* the batch's own rows are not in the cache yet: zeros */
     bool newest_before; /* for its own row of the cache a row reads the one before it */
     bool masked_zero;   /* scores past a row's own position are 0, and count */

@@ -64,6 +64,11 @@ bool fd_has_head_numbers(const fd_node *node) {
     return node->op == FD_OP_ATTN_ALIBI || (node->op == FD_OP_ATTN_SOFTMAX && node->weight[0] >= 0);
 }
 
+/* Without a mask scores, weights and sums are others. */
+static bool is_without_mask(const fd_hypothesis *h) {
+    return h->guess == FD_GUESS_SLOTS && h->which;
+}
+
 bool fd_hypothesis_may_be_mapped(const fd_hypothesis *h, const fd_node *node) {
     if (h->which == FD_MAPPED_NUMBERS) return fd_has_head_numbers(node);
     if (h->which == FD_MAPPED_OUTPUTS) return node->op == FD_OP_EXPERT_SUM;
@@ -94,6 +99,7 @@ static bool is_exchanged(const fd_hypothesis *h, const fd_node *node) {
 
 bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (h->guess == FD_GUESS_NONE || (h->node >= 0 && h->node != node->id)) return false;
+    if (is_without_mask(h) && fd_reads_kv_cache(node)) return h->layer == FD_ANY_LAYER || h->layer == node->layer;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer && !is_exchanged(h, node)) return false;
     if (h->node < 0 && h->kind[0] && !is_of_kind(h->kind, fd_fault_suffix(node))) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
@@ -160,8 +166,9 @@ static void scale_rope(const fd_hypothesis *h, fd_rope *rope) {
 fd_code fd_hypothesis_edit(const fd_hypothesis *h, const fd_graph *graph, const fd_node *node, fd_faulty_node *out,
                            bool *edited, fd_error *err) {
     *edited = fd_hypothesis_may_concern(h, node);
-    if (*edited && h->guess == FD_GUESS_FAULT) {
-        FD_TRY(fd_fault_edit_node(h->fault, graph, node, out, err));
+    if (*edited && (h->guess == FD_GUESS_FAULT || is_without_mask(h))) {
+        const int32_t fault = is_without_mask(h) ? fd_fault_find("mask_missing") : h->fault;
+        FD_TRY(fd_fault_edit_node(fault, graph, node, out, err));
         *edited = out->owner != NULL;
         return FD_OK;
     }
@@ -204,6 +211,7 @@ bool fd_hypothesis_looks_ahead(const fd_hypothesis *h) {
     switch (h->guess) {
     case FD_GUESS_ROWS: return h->which != FD_ROWS_EARLIER || h->n != 1;
     case FD_GUESS_CACHE: return fd_hypothesis_fits_cache(h) || h->n != 0;
+    case FD_GUESS_SLOTS: return is_without_mask(h);
     case FD_GUESS_STRIDES:
     case FD_GUESS_OWN: return true;
     case FD_GUESS_ROUNDED: return fd_is_scaled_type(h->other) && h->n >= FD_SCALE_STEP;

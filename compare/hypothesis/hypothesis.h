@@ -34,7 +34,8 @@ typedef enum fd_guess {
     FD_GUESS_UNWRITTEN,    /* the cache's rows from position `n` on, to `end` if not 0, are read as zeros */
     FD_GUESS_STATE,        /* what a recurrent op has of earlier steps: `which` is fd_state_rule */
     FD_GUESS_KEYS, /* softmax does not see some keys: `which` is fd_key_rule; with `first` their scores are `value`, not -Inf */
-    FD_GUESS_SLOTS, /* softmax counts every slot of a cache of `n` positions: those nobody wrote have a score of 0, and values of 0 */
+    FD_GUESS_SLOTS, /* softmax counts every slot of a cache of `n` positions: those nobody wrote have a score of 0, and values of 0;
+                       `which` 1: no mask hides the step's own rows either */
     FD_GUESS_BLOCKS, /* int8 blocks of what a product multiplies: `which` is fd_block_rule */
     FD_GUESS_TOKEN,  /* an embedding reads the row of another token: `which` is fd_token_rule */
     /* how it computes */

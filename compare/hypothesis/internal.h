@@ -16,9 +16,8 @@ int64_t fd_hypothesis_order_of(const fd_hypothesis *h, int64_t n_head, int64_t i
 /* -Inf in rows of scores, [n_row, n_head, pos0 + n_row], where FD_GUESS_KEYS hides a key. */
 void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);
 
-/* FD_GUESS_SLOTS: rows of softmax's weights, and of the scores that it reads, [n_row, n_head, pos0 + n_row]. */
-void fd_hypothesis_count_slots(const fd_hypothesis *h, const float *scores, float *rows, int32_t pos0, int64_t n_row,
-                               int64_t width);
+/* FD_GUESS_SLOTS: rows of softmax's weights; out->in[0] are the scores that it reads. */
+void fd_hypothesis_count_slots(const fd_hypothesis *h, const fd_output_rows *out);
 
 /* FD_GUESS_TILES: rows of softmax's weights, [n_row, n_head, pos0 + n_row]. */
 void fd_hypothesis_weigh_tiles(const fd_hypothesis *h, float *rows, int32_t pos0, int64_t n_row, int64_t width);

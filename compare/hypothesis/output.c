@@ -244,7 +244,7 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     int64_t n_row = out->n_row, width = out->width, n = n_row * width;
     if (h->guess == FD_GUESS_TILES) fd_hypothesis_weigh_tiles(h, rows, out->pos0, n_row, width);
     if (h->guess == FD_GUESS_KEYS) fd_hypothesis_hide_keys(h, rows, out->pos0, n_row, width);
-    if (h->guess == FD_GUESS_SLOTS) fd_hypothesis_count_slots(h, out->in[0], rows, out->pos0, n_row, width);
+    if (h->guess == FD_GUESS_SLOTS) fd_hypothesis_count_slots(h, out);
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CAP && h->which == 0; i++)
         rows[i] = (float)(h->value * tanh((double)rows[i] / h->value));
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++)

@@ -61,17 +61,20 @@ void fd_hypothesis_hide_keys(const fd_hypothesis *h, float *rows, int32_t pos0, 
 }
 
 /* The largest weight w of a row, and its score s, give what softmax divided by: Σ = e^s / w. Each empty slot adds e^0 to that. */
-void fd_hypothesis_count_slots(const fd_hypothesis *h, const float *scores, float *rows, int32_t pos0, int64_t n_row,
-                               int64_t width) {
-    const int64_t n_kv = pos0 + n_row;
-    for (int64_t at = 0; at < n_row * width; at += n_kv) {
-        const int64_t own = pos0 + at / width, n_empty = h->n - own - 1;
+void fd_hypothesis_count_slots(const fd_hypothesis *h, const fd_output_rows *out) {
+    const float *scores = out->in[0];
+    float *rows = out->rows;
+    const int64_t n_kv = out->pos0 + out->n_row;
+    for (int64_t at = 0; at < out->n_row * out->width; at += n_kv) {
+        const int64_t own = out->pos0 + at / out->width;
+        const bool in_step = h->which && own >= out->step_first && own < out->step_end;
+        const int64_t end = !in_step ? own + 1 : out->step_end < n_kv ? out->step_end : n_kv, n_empty = h->n - end;
         int64_t most = 0;
-        for (int64_t key = 1; key <= own; key++)
+        for (int64_t key = 1; key < end; key++)
             if (rows[at + key] > rows[at + most]) most = key;
         const double empty =
             n_empty > 0 ? (double)n_empty * exp(-(double)scores[at + most]) * (double)rows[at + most] : 0;
-        for (int64_t key = 0; key <= own; key++) rows[at + key] = (float)((double)rows[at + key] / (1 + empty));
+        for (int64_t key = 0; key < end; key++) rows[at + key] = (float)((double)rows[at + key] / (1 + empty));
     }
 }
 

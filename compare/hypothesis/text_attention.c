@@ -228,7 +228,8 @@ void fd_hypothesis_attention_text(const fd_hypothesis *h, const fd_graph *graph,
     if (h->guess == FD_GUESS_KEYS && h->first)
         snprintf(to + strlen(to), size - strlen(to), ", and makes their scores %.6g, not -Inf", h->value);
     if (h->guess == FD_GUESS_SLOTS)
-        SAY("attention goes over every slot of a cache of %d positions; those nobody wrote have a score of 0", h->n);
+        SAY("attention goes over every slot of a cache of %d positions%s; those nobody wrote have a score of 0", h->n,
+            h->which ? ", no mask hides a step's later tokens" : "");
     if (h->guess == FD_GUESS_STRIDES) strides_text(h, graph, to, size);
     if (h->guess == FD_GUESS_TILES) tiles_text(h, to, size);
     if (h->guess == FD_GUESS_CACHE) cache_rows_text(h, graph, to, size);
