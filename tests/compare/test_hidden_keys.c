@@ -134,3 +134,46 @@ Test(hidden_keys, empty_slots_of_a_cache_are_counted) {
     }
     close_model(&b);
 }
+
+/* The same, and the prompt has no mask either: what keys a step has is what its last row sees. */
+static void all_slots(const fd_op_args *a) {
+    const float *scores = a->in[0];
+    for (int64_t at = 0; at < (int64_t)a->n_pos * a->node->shape[0] * a->n_kv; at += a->n_kv) {
+        double sum = SLOTS - a->n_kv;
+        for (int64_t key = 0; key < a->n_kv; key++) sum += exp((double)scores[at + key]);
+        for (int64_t key = 0; key < a->n_kv; key++)
+            ((float *)a->out)[at + key] = (float)(exp((double)scores[at + key]) / sum);
+    }
+}
+
+Test(hidden_keys, a_whole_cache_without_a_mask_is_named_with_its_length) {
+    const char *const recorded[] = {fused, layers};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 2; i++) {
+        fd_graph *graph = faulted(&b, "mask_missing");
+        for (int32_t n = 0; n < graph->n_node; n++)
+            if (graph->nodes[n].op == FD_OP_ATTN_SOFTMAX) graph->nodes[n].override = all_slots;
+        fd_verdict v = judged(&b, graph, (recording){.emulated = "f32", .tensors = recorded[i]});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        const char *says = e->named ? e->remaining[0].summary : unnamed_of(e);
+        cr_expect(strstr(says, "every slot of a cache of 13 positions, no mask hides"), "%s: %s", recorded[i], says);
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}
+
+/* A token sees the next one: the last of a step an empty slot, where the cache has room behind it, and nothing where it has none. */
+Test(hidden_keys, a_mask_one_too_far_is_told_from_one_over_a_cache_with_room) {
+    const char *const recorded[] = {all, fused, layers}, *const faults[] = {"mask_one_ahead", "mask_one_ahead_room"};
+    bench b = open_bench(models[0], (recording){0});
+    for (int i = 0; i < 6; i++) {
+        fd_verdict v = judged(&b, faulted(&b, faults[i % 2]), (recording){.emulated = "f32", .tensors = recorded[i / 2]});
+        const fd_explanation *e = &v.diagnosis.explanation;
+        cr_expect_str_eq(e->named && e->n_remaining == 1 ? e->remaining[0].name : unnamed_of(e), faults[i % 2], "%s",
+                         recorded[i / 2]);
+        fd_verdict_free(&v);
+        forget(&b);
+    }
+    close_model(&b);
+}

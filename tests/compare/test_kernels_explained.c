@@ -222,14 +222,15 @@ Test(kernels, a_mask_that_writes_a_number_for_minus_infinity_is_named_at_the_sco
 /* V of the first step zero, for good or until its batch is over: equal there, not in decode. Zero in every step it is the same as a
  * projection that was left out. */
 Test(kernels, explanations_that_are_equal_in_a_first_step_are_told_apart_by_later_ones) {
-    static const char *const faults[] = {"kv_stale_v@2", "v_first_step_lost@2", "v_never_written@2"};
+    static const char *const faults[] = {"kv_stale_v@2", "v_first_step_lost@2", "k_never_written@2",
+                                         "v_never_written@2"};
     bench b = open_bench(models[0], (recording){0});
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         fd_verdict v = judged(&b, faulted(&b, faults[i]), (recording){.emulated = "f32", .tensors = fused});
         const fd_explanation *e = &v.diagnosis.explanation;
-        cr_expect(e->named && e->n_remaining == (i < 2 ? 1 : 2), "%s: %d %s", faults[i], e->n_remaining, unnamed_of(e));
-        cr_expect(i < 2 || strcmp(e->remaining[1].name, "zeros") == 0, "%s", e->remaining[1].name);
-        cr_expect(i == 2 || e->tells_apart == FD_TELLS_NOTHING, "%s", faults[i]);
+        cr_expect(e->named && e->n_remaining == (i < 3 ? 1 : 2), "%s: %d %s", faults[i], e->n_remaining, unnamed_of(e));
+        cr_expect(i < 3 || strcmp(e->remaining[1].name, "zeros") == 0, "%s", e->remaining[1].name);
+        cr_expect(i == 3 || e->tells_apart == FD_TELLS_NOTHING, "%s", faults[i]);
         cr_expect_eq(strncmp(e->remaining[0].name, faults[i], strlen(e->remaining[0].name)), 0, "%s: %s", faults[i],
                      e->remaining[0].name);
         fd_verdict_free(&v);
