@@ -7,6 +7,7 @@
 #include "compare/explain/guesses.h"
 #include "compare/explain/judged_rows.h"
 #include "model/gguf/quant.h"
+#include "model/weight_rows.h"
 
 /* Lanes of a warp to a superblock of ggml. */
 enum { SHORTEST = 2, LONGEST = 256 };
@@ -113,6 +114,36 @@ static int64_t row_that_departs_most(const fd_trial *t, int64_t width) {
     return best;
 }
 
+/* Of a row that departs by one column, how much of it: what another element of the input leaves in every row. A value that was rounded to the
+ * other side of a step is in one of them. */
+#define MOST_OF_ROW 0.5
+
+static fd_code is_in_most_rows(const fd_trial *t, const fd_weight *w, int32_t column, bool *yes, fd_error *err) {
+    const fd_explain_request *r = t->all.request;
+    float *one = malloc(sizeof *one * (size_t)(w->n_col + w->n_row));
+    int32_t n_along = 0;
+    double size = 0;
+    if (!one) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", r->args.node->name);
+    float *of = one + w->n_col;
+    for (int64_t o = 0; o < w->n_row; o++) {
+        fd_weight_row(w, o, one);
+        of[o] = one[column];
+        size += (double)of[o] * (double)of[o];
+    }
+    for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++) {
+        double along = 0, all = 0;
+        for (int64_t o = 0, at = row * w->n_row; o < w->n_row; o++, at++) {
+            const double off = (double)r->output[at] - (double)t->all.plain.rows[at];
+            along += off * (double)of[o];
+            all += off * off;
+        }
+        n_along += along * along > MOST_OF_ROW * all * size;
+    }
+    free(one);
+    *yes = n_along >= ROWS_A_DIRECTION && 2 * n_along >= r->args.n_pos - r->n_unjudged;
+    return FD_OK;
+}
+
 /* One element of what is multiplied is zero, or its column of the weight: rank 1, and known. Or, where it was not recorded, another number in
  * each row. */
 static fd_code try_column(fd_trial *t, fd_error *err) {
@@ -132,7 +163,8 @@ static fd_code try_column(fd_trial *t, fd_error *err) {
     h.end = (int32_t)w->n_col;
     FD_TRY(fd_trial_try(t, &h, err));
     h = (fd_hypothesis){.guess = FD_GUESS_OWN, .node = node->id, .which = FD_OWN_INPUT_ELEMENT, .first = column};
-    const bool unknown = t->n_span > 1 && fd_activates_products(r->args.graph, &r->args.graph->nodes[node->input[0]]);
+    bool unknown = t->n_span > 1 && fd_activates_products(r->args.graph, &r->args.graph->nodes[node->input[0]]);
+    if (unknown) FD_TRY(is_in_most_rows(t, w, column, &unknown, err));
     return fd_trial_fits(t) || !unknown ? FD_OK : fd_trial_try(t, &h, err);
 }
 
