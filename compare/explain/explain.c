@@ -108,6 +108,7 @@ static const struct way {
     {fd_guess_own_numbers, UNNAMED | GUESS},
     {fd_guess_unknown_cache, UNNAMED | GUESS},
     {fd_guess_zero_keys, GUESS},
+    {fd_guess_scale_of_scores, GUESS | WIDE},
     {fd_refute_by_readers, ALWAYS},
 };
 
@@ -138,7 +139,7 @@ static fd_code try_all(fd_trial *t, fd_error *err) {
     if (fd_trial_fits(t)) return FD_OK;
     bool likely;
     FD_TRY(try_likely(t, &likely, err));
-    if (likely) return FD_OK;
+    if (likely) return fd_guess_scale_of_scores(t, err);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (!is_left_out(t, ways[i].when)) FD_TRY(ways[i].try_it(t, err));
     return FD_OK;

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <string.h>
 
 #include "compare/explain/guesses.h"
 #include "compare/explain/solve.h"
@@ -204,4 +205,42 @@ fd_code fd_guess_numbers(fd_trial *t, bool parts, fd_error *err) {
     if (!fd_trial_many_layers(t) && !t->heads && !t->n_rank) /* no head and no rank has its own */
         FD_TRY(for_nodes_of(t, FD_OP_ROPE, (fd_hypothesis){.guess = FD_GUESS_SCALING}, try_scalings, false, err));
     return for_nodes_of(t, FD_OP_EMBED, (fd_hypothesis){.guess = FD_GUESS_TOKEN}, try_tokens, parts, err);
+}
+
+/* ---- scores ---- */
+
+static int32_t parameter_named(const char *name) {
+    int32_t i = 0;
+    while (i < fd_n_parameter && strcmp(fd_parameters[i].name, name) != 0) i++;
+    return i;
+}
+
+/* What the hypothesis multiplies all scores by, through Q or K alone; 1: it does something else. */
+static double factor_of_scores(const fd_graph *graph, const fd_hypothesis *h) {
+    static const char *const of[] = {"attn_q", "attn_k", "attn_q_rope", "attn_k_rope", "cache_k"};
+    const fd_node *node = h->node >= 0 ? &graph->nodes[h->node] : NULL;
+    const char *kind = node ? fd_fault_suffix(node) : h->kind;
+    const bool magnitude =
+        h->guess == FD_GUESS_PARAMETER && strcmp(fd_parameters[h->which].name, "other_rope_magnitude") == 0;
+    const bool whole = h->guess == FD_GUESS_FACTOR && h->first == 0 && h->n == 0 && !h->heads && !h->n_rank;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (strcmp(kind, of[i]) == 0 && (magnitude || whole)) return h->value;
+    return 1;
+}
+
+/* Twice the Q, or the K, is twice the scores, and of these an engine has a factor. */
+fd_code fd_guess_scale_of_scores(fd_trial *t, fd_error *err) {
+    const fd_graph *graph = t->all.request->args.graph;
+    const fd_hypothesis *best = t->n > 0 ? &t->contenders[0].h : NULL;
+    const double factor = best && fd_trial_fits(t) ? factor_of_scores(graph, best) : 1;
+    fd_hypothesis h = {.guess = FD_GUESS_PARAMETER, .which = parameter_named("other_attn_scale"), .node = -1};
+    if (!(fabs(factor - 1) > 0) || h.which == fd_n_parameter) return FD_OK;
+    h.layer = best->node >= 0 ? graph->nodes[best->node].layer : best->layer;
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &graph->nodes[t->span[i]];
+        if (node->op != FD_OP_ATTN_SCORES || (h.layer != FD_ANY_LAYER && node->layer != h.layer)) continue;
+        h.value = (double)(float)(factor * (double)node->scale);
+        return fd_trial_try(t, &h, err);
+    }
+    return FD_OK;
 }

@@ -8,6 +8,7 @@
 /* Another parameter, RoPE position, set of keys (guess_numbers.c). `parts`: not only in the whole span, but in each layer
  * or at each node of it alone, too. */
 fd_code fd_guess_numbers(fd_trial *trial, bool parts, fd_error *err);
+fd_code fd_guess_scale_of_scores(fd_trial *trial, fd_error *err);
 
 /* Keys that a mask hides, at one node or at all of its op (guess_keys.c). */
 enum { FD_MOST_ROWS_OF_TILE = 16 };

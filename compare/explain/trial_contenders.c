@@ -40,6 +40,11 @@ static bool is_of_bytes(const fd_explain_fit *fit) {
            strcmp(fd_fault_at(fit->hypothesis.fault)->family, "dequantise") == 0;
 }
 
+/* Of what gives the same bits a factor of the scores says more than one of Q or K. */
+static bool scales_scores(const fd_explain_fit *fit) {
+    return strcmp(fit->name, "other_attn_scale") == 0;
+}
+
 static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
     bool a_fits = a->z <= 1.0, b_fits = b->z <= 1.0;
     bool a_row = a->hypothesis.guess == FD_GUESS_FAULT, b_row = b->hypothesis.guess == FD_GUESS_FAULT;
@@ -48,6 +53,7 @@ static bool better(const fd_explain_fit *a, const fd_explain_fit *b) {
     if (a->z != b->z) return a->z < b->z;
     if (a->n_beyond != b->n_beyond) return a->n_beyond < b->n_beyond;
     if (a->ulp != b->ulp) return a->ulp < b->ulp;
+    if (scales_scores(a) != scales_scores(b)) return scales_scores(a);
     return is_of_bytes(b) && !is_of_bytes(a);
 }
 
