@@ -229,19 +229,36 @@ void int8_both(const fd_op_args *args) {
     multiply(args, in_int8, in_int8, NULL);
 }
 
-/* One scale for the whole batch, and a zero point. */
-void int8_batch(const fd_op_args *args) {
-    int64_t n = args->n_pos * args->graph->weights[args->node->weight[0]].n_col;
-    float *x = malloc(sizeof *x * (size_t)n), least = 0, most = 0;
-    fd_op_args own = *args;
-    cr_assert(x);
-    memcpy(x, args->in[0], sizeof *x * (size_t)n);
+static void in_uint8(float *x, int64_t n) {
+    float least = 0, most = 0;
     for (int64_t i = 0; i < n; i++) least = fminf(least, x[i]), most = fmaxf(most, x[i]);
     const float step = (most - least) / 255, zero = rintf(-least / step);
     for (int64_t i = 0; i < n; i++) x[i] = (fminf(fmaxf(rintf(x[i] / step) + zero, 0), 255) - zero) * step;
-    own.in[0] = x;
-    run_clean(&own);
-    free(x);
+}
+
+/* One scale for the whole batch, and a zero point. */
+void int8_batch(const fd_op_args *args) {
+    const int64_t n = args->n_pos * args->weight[0]->n_col;
+    float *x = copy_input(args, 0, n);
+    in_uint8(x, n);
+    run_with(args, 0, x);
+}
+
+void int8_tensors(const fd_op_args *args) {
+    const fd_weight *w = args->weight[0];
+    float *m = malloc(sizeof *m * (size_t)(w->n_row * w->n_col));
+    fd_weight rounded = *w;
+    fd_op_args own = *args;
+    cr_assert(m);
+    for (int64_t r = 0; r < w->n_row; r++)
+        fd_dequantize_row(w->dtype, (const char *)w->data + r * fd_dtype_row_bytes(w->dtype, w->n_col),
+                          m + r * w->n_col, w->n_col);
+    in_int8(m, w->n_row * w->n_col);
+    rounded.dtype = FD_F32;
+    rounded.data = m;
+    own.weight[0] = &rounded;
+    int8_batch(&own);
+    free(m);
 }
 
 /* Of weights that stay as they are: no class multiplies so, and an engine that does it everywhere is meant so. */

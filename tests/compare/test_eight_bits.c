@@ -42,6 +42,21 @@ Test(eight_bits, products_of_8_bit_factors_are_how_the_engine_multiplies) {
     }
 }
 
+/* Layers show no product: they may have an 8-bit cache as well. What departs at the logits, where no cache is on the way, is no more than they
+ * have. Binary32 is stated, which has no room for it. */
+Test(eight_bits, one_scale_for_a_tensor_shows_in_layers_and_logits) {
+    bench b = open_bench(models[1], (recording){0});
+    fd_graph *graph = graph_copy(&b);
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_MATMUL) graph->nodes[i].override = int8_tensors;
+    recording how = {.numerics = "unknown", .tensors = "*l_out,logits"};
+    fd_verdict v = judge(b.graph, b.ref, record(graph, how), "f32");
+    cr_expect_eq(v.status, FD_INCOMPLETE, "%s at %s", fd_verdict_status_name(v.status), v.divergence.node);
+    fd_verdict_free(&v);
+    fd_graph_free(graph);
+    close_model(&b);
+}
+
 /* Its bounds are bfloat16's. */
 static void a_tenth_more(const fd_op_args *args) {
     run_clean(args);
