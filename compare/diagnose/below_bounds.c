@@ -116,10 +116,8 @@ static fd_explain_fit fit_of(const search *s, int32_t bug, const fd_projection *
     fd_hypothesis h = {.guess = FD_GUESS_FAULT, .fault = b->fault, .node = b->node};
     h.layer = b->layer >= 0 ? b->layer : FD_ANY_LAYER;
     if (b->kind >= 0) snprintf(h.kind, sizeof h.kind, "%s", fd_fault_suffix(&s->below.graph->nodes[b->kind]));
-    fd_explain_fit fit = fd_below_fit(s->below.graph, &h, p);
-    const size_t said = strlen(fit.summary);
-    if (b->heads) snprintf(fit.summary + said, sizeof fit.summary - said, ", at the norms of Q's and K's heads");
-    return fit;
+    h.n_dim = b->n_dim;
+    return fd_below_fit(s->below.graph, &h, p);
 }
 
 /* Others of the table whose slope is 1 within three standard errors cannot be told from it. */

@@ -7,10 +7,10 @@
 #include "compare/diagnose/projection.h"
 
 /* A fault of the table, wherever it concerns a node (all are -1); or at the norms of one kind, of one layer, or at one norm (the
- * others are -1); or at those of heads, Q's and K's, which one kernel norms. */
+ * others are -1); or at those of n_dim dimensions: of whole rows, or of heads, Q's and K's, where another kernel norms these. */
 typedef struct fd_below_bug {
     int32_t fault, kind, layer, node;
-    bool heads;
+    int32_t n_dim; /* 0: any */
 } fd_below_bug;
 
 typedef struct fd_below_search {

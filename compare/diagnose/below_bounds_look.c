@@ -23,20 +23,19 @@ static void add_bug(fd_below_search *s, fd_below_bug bug) {
 
 static void add_small_bugs(fd_below_search *s, int32_t fault) {
     const fd_node *nodes = s->graph->nodes;
-    add_bug(s, (fd_below_bug){fault, -1, -1, -1, false});
-    add_bug(s, (fd_below_bug){fault, -1, -1, -1, true});
+    for (int32_t n_dim = 0; n_dim <= 2; n_dim++) add_bug(s, (fd_below_bug){fault, -1, -1, -1, n_dim});
     for (int32_t i = 0; i < s->graph->n_node; i++)
-        if (fd_node_is_norm(&nodes[i]) && s->kind[i] == i) add_bug(s, (fd_below_bug){fault, i, -1, -1, false});
+        if (fd_node_is_norm(&nodes[i]) && s->kind[i] == i) add_bug(s, (fd_below_bug){fault, i, -1, -1, 0});
     for (int32_t layer = 0; layer < s->graph->hparams.n_layer; layer++)
-        add_bug(s, (fd_below_bug){fault, -1, layer, -1, false});
+        add_bug(s, (fd_below_bug){fault, -1, layer, -1, 0});
     for (int32_t i = 0; i < s->graph->n_node; i++)
-        if (fd_node_is_norm(&nodes[i])) add_bug(s, (fd_below_bug){fault, -1, -1, i, false});
+        if (fd_node_is_norm(&nodes[i])) add_bug(s, (fd_below_bug){fault, -1, -1, i, 0});
 }
 
 fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, fd_error *err) {
     const fd_graph *graph = options->graph;
     size_t n_fault = (size_t)fd_fault_count(), n_node = (size_t)graph->n_node;
-    size_t most = n_fault + N_SMALL * (2 + 2 * n_node + (size_t)graph->hparams.n_layer);
+    size_t most = n_fault + N_SMALL * (3 + 2 * n_node + (size_t)graph->hparams.n_layer);
     *out = (fd_below_search){.graph = graph, .o = options, .n_fault = (int32_t)n_fault};
     out->binary32 = fd_class_leaves_nothing(options->numerics);
     out->bugs = malloc(sizeof *out->bugs * most);
@@ -45,7 +44,7 @@ fd_code fd_below_open(const fd_diagnose_options *options, fd_below_search *out, 
     out->kind = fd_fault_kinds(graph);
     if (!out->bugs || !out->at || !out->cost || !out->kind)
         return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory");
-    for (int32_t i = 0; i < out->n_fault; i++) add_bug(out, (fd_below_bug){i, -1, -1, -1, false});
+    for (int32_t i = 0; i < out->n_fault; i++) add_bug(out, (fd_below_bug){i, -1, -1, -1, 0});
     for (int i = 0; i < N_SMALL && out->binary32; i++) add_small_bugs(out, fd_fault_find(small_faults[i]));
     return FD_OK;
 }
@@ -168,7 +167,7 @@ static fd_code look_along_table(look *l, fd_error *err) {
 
 static bool concerns(const fd_below_search *s, const fd_below_bug *bug, const fd_node *norm) {
     if (bug->kind >= 0) return bug->kind == s->kind[norm->id];
-    if (bug->heads) return norm->n_dim == 2;
+    if (bug->n_dim) return bug->n_dim == norm->n_dim;
     return bug->layer >= 0 ? bug->layer == norm->layer : bug->node < 0 || bug->node == norm->id;
 }
 

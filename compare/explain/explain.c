@@ -69,6 +69,7 @@ static const struct way {
     {fd_guess_own_weights, UNNAMED | GUESS | MANY},
     {fd_guess_own_outputs, UNNAMED | GUESS | MANY},
     {fd_guess_places, UNNAMED | GUESS | MANY},
+    {fd_try_faults_at_norms, UNNAMED | GUESS | WIDE},
     {fd_try_faults_at_kinds, UNNAMED | GUESS | MANY},
     {fd_try_faults_in_parts, WIDE},
     {try_op_left_out, ALWAYS},

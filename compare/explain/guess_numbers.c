@@ -35,6 +35,11 @@ static fd_code for_nodes_of(fd_trial *t, fd_op op, fd_hypothesis h, try_fn try_,
     h.node = n > 1 ? -1 : last;
     h.layer = FD_ANY_LAYER;
     FD_TRY(try_(t, h, &nodes[last], err));
+    for (h.n_dim = 1; h.n_dim <= 2 && !fd_trial_fits(t); h.n_dim++) {
+        const fd_node *norm = fd_trial_norm_of_both(t, h.n_dim);
+        if (norm && norm->op == op) FD_TRY(try_(t, h, norm, err));
+    }
+    h.n_dim = 0;
     if (fd_trial_many_layers(t) && !parts) FD_TRY(for_kinds_of(t, op, h, try_, err));
     for (int32_t i = 0, done = -1; parts && i < t->n_span && n > 1 && !fd_trial_fits(t); i++) {
         const fd_node *one = &nodes[t->span[i]];

@@ -38,11 +38,13 @@ fd_code fd_guess_statistics(fd_trial *t, const fd_node *node, fd_error *err) {
 /* One function norms every row of the span, or every row of a kind. */
 fd_code fd_guess_statistics_everywhere(fd_trial *t, fd_error *err) {
     const fd_graph *graph = t->all.request->args.graph;
-    const fd_hypothesis all = {
-        .guess = FD_GUESS_STATISTIC, .node = -1, .layer = FD_ANY_LAYER, .ops = FD_OP_RMS_NORM + 1};
+    fd_hypothesis all = {.guess = FD_GUESS_STATISTIC, .node = -1, .layer = FD_ANY_LAYER, .ops = FD_OP_RMS_NORM + 1};
     const int32_t first = fd_trial_first_layer(t);
-    FD_TRY(try_plain(t, all, err));
-    FD_TRY(try_parts(t, all, graph->hparams.n_embd, graph->hparams.n_head, err));
+    for (; all.n_dim <= 2; all.n_dim++) {
+        if (all.n_dim && !fd_trial_norm_of_both(t, all.n_dim)) continue;
+        FD_TRY(try_plain(t, all, err));
+        FD_TRY(try_parts(t, all, graph->hparams.n_embd, graph->hparams.n_head, err));
+    }
     for (int32_t i = 0; fd_trial_many_layers(t) && i < t->n_span && !fd_trial_fits(t); i++) {
         const fd_node *node = &graph->nodes[t->span[i]];
         const fd_hypothesis one = {.guess = FD_GUESS_STATISTIC, .node = node->id};

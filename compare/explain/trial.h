@@ -65,6 +65,8 @@ void fd_trial_drop(fd_trial *trial, int32_t contender);
 
 /* Does the span run through more than one layer? */
 bool fd_trial_many_layers(const fd_trial *trial);
+/* The first norm of so many dimensions in the span, which has norms of rows and of heads; NULL: it has not. */
+const fd_node *fd_trial_norm_of_both(const fd_trial *trial, int32_t n_dim);
 int32_t fd_trial_first_layer(const fd_trial *trial); /* -1: it has none */
 /* Did the step's first rows come out right, or nearly? */
 bool fd_trial_begins_late(const fd_trial *trial);

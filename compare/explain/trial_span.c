@@ -20,6 +20,15 @@ bool fd_trial_many_layers(const fd_trial *t) {
     return false;
 }
 
+const fd_node *fd_trial_norm_of_both(const fd_trial *t, int32_t n_dim) {
+    const fd_node *first[3] = {NULL};
+    for (int32_t i = 0; i < t->n_span; i++) {
+        const fd_node *node = &t->all.request->args.graph->nodes[t->span[i]];
+        if (fd_node_is_norm(node) && node->n_dim <= 2 && !first[node->n_dim]) first[node->n_dim] = node;
+    }
+    return first[1] && first[2] ? first[n_dim] : NULL;
+}
+
 int32_t fd_trial_heads_of(const fd_trial *t, const fd_node *node) {
     const fd_graph *graph = t->all.request->args.graph;
     if (node->n_dim == 2) return node->shape[0];

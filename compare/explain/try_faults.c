@@ -54,6 +54,18 @@ fd_code fd_try_faults_in_parts(fd_trial *t, fd_error *err) {
     return fd_trial_many_layers(t) ? FD_OK : of_readers(t, err);
 }
 
+/* Models that norm heads have a function for these, and another for whole rows: of rows alone, or of heads, where the span has both. */
+fd_code fd_try_faults_at_norms(fd_trial *t, fd_error *err) {
+    for (int32_t n_dim = 1; n_dim <= 2 && !fd_trial_fits(t); n_dim++) {
+        const fd_node *norm = fd_trial_norm_of_both(t, n_dim);
+        fd_hypothesis h = {.guess = FD_GUESS_FAULT, .node = -1, .layer = FD_ANY_LAYER, .n_dim = n_dim};
+        h.ops = norm ? (int32_t)norm->op + 1 : 0;
+        for (; norm && h.fault < fd_fault_count(); h.fault++)
+            if (!is_of_whole_batch(t, fd_fault_at(h.fault))) FD_TRY(fd_trial_try(t, &h, err));
+    }
+    return FD_OK;
+}
+
 /* The span's next layer after that one; -1: it was the last. */
 static int32_t next_layer(const fd_trial *t, int32_t layer) {
     const fd_node *nodes = t->all.request->args.graph->nodes;

@@ -16,6 +16,9 @@ fd_code fd_try_faults_in_parts(fd_trial *trial, fd_error *err);
 /* Through several layers: those that concern several nodes of a layer, at all nodes of each kind. */
 fd_code fd_try_faults_at_kinds(fd_trial *trial, fd_error *err);
 
+/* Norms of rows alone, or of heads, where the span has both. */
+fd_code fd_try_faults_at_norms(fd_trial *trial, fd_error *err);
+
 /* Through several layers: at each node alone; at the first layer's, at all of its kind, too (fd_trial_try). */
 fd_code fd_try_faults_at_nodes(fd_trial *trial, fd_error *err);
 

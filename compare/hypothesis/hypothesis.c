@@ -102,6 +102,7 @@ bool fd_hypothesis_may_concern(const fd_hypothesis *h, const fd_node *node) {
     if (is_without_mask(h) && fd_reads_kv_cache(node)) return h->layer == FD_ANY_LAYER || h->layer == node->layer;
     if (h->node < 0 && h->layer != FD_ANY_LAYER && h->layer != node->layer && !is_exchanged(h, node)) return false;
     if (h->node < 0 && h->kind[0] && !is_of_kind(h->kind, fd_fault_suffix(node))) return false;
+    if (h->node < 0 && h->n_dim && h->n_dim != node->n_dim) return false;
     if (h->guess == FD_GUESS_CACHE || (h->guess == FD_GUESS_UNWRITTEN && h->ops == 0)) return fd_reads_kv_cache(node);
     if (h->guess == FD_GUESS_MAPPED && !fd_hypothesis_may_be_mapped(h, node)) return false;
     if (h->guess == FD_GUESS_STRIDES && h->which < 0) return fd_reads_kv_cache(node);
@@ -268,7 +269,7 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
 
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
-           a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->readers == b->readers && a->heads == b->heads &&
+           a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->n_dim == b->n_dim && a->readers == b->readers && a->heads == b->heads &&
            a->rank == b->rank && a->n_rank == b->n_rank && a->from == b->from && a->to == b->to &&
            a->since == b->since && a->before_bias == b->before_bias && a->which == b->which && a->other == b->other &&
            a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&

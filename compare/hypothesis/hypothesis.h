@@ -200,6 +200,7 @@ typedef struct fd_hypothesis {
     int32_t layer;        /* node -1: of this layer alone; FD_ANY_LAYER: of all, and outside them */
     int32_t ops;          /* node -1, mistakes that any op can have: nodes of op `ops` - 1 alone */
     char kind[24];        /* node -1: of this kind alone, or of these two: "attn_q attn_k"; "" any */
+    int32_t n_dim;        /* node -1: of nodes of so many dimensions alone, 1: rows, 2: heads; 0: any */
     int32_t readers;      /* node -1: those alone whose input `which` is node `readers` - 1; 0: any */
     uint64_t heads;       /* in these heads alone, of nodes with as many as the one asked about; 0: all */
     int32_t rank, n_rank; /* in what rank `rank` of `n_rank` has alone, of heads and of FFNs; n_rank 0: in all */

@@ -33,6 +33,9 @@ void fd_hypothesis_where_text(const fd_hypothesis *h, const fd_graph *graph, cha
     to[0] = '\0';
     const bool says_layer = h->guess == FD_GUESS_WEIGHT && !h->kind[0];
     if (h->node < 0 && h->layer >= 0 && !says_layer) snprintf(to, size, ", in layer %d", h->layer);
+    if (h->node < 0 && h->n_dim)
+        snprintf(to + strlen(to), size - strlen(to), ", at the norms of %s",
+                 h->n_dim == 1 ? "whole rows" : "Q's and K's heads");
     if (h->n_rank) rank_text(h, graph, to + strlen(to), size - strlen(to));
     if (h->to) snprintf(to + strlen(to), size - strlen(to), " (elements %d…%d alone)", h->from, h->to - 1);
     if (h->heads) heads_text(h->heads, to + strlen(to), size - strlen(to));

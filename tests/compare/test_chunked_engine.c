@@ -198,6 +198,39 @@ Test(chunked_engine, another_eps_in_the_norms_of_q_and_k_is_no_noise_of_layers) 
     close_model(&b);
 }
 
+/* And another all whole rows, which bugs of norms are asked of as well: the heads' were right. `eps`: another; 0: the fault. */
+Test(chunked_engine, norms_of_whole_rows_are_one_function) {
+    static const struct {
+        const char *fault, *tensors, *says;
+        float eps;
+    } cases[] = {{"layer_norm", "*l_out,logits", "LayerNorm in place of RMSNorm", 0},
+                 {"norm_over_rows", "logits", "one mean square over all rows of a forward call", 0},
+                 {"norm_weight_first", "*l_out,logits", "multiplies every element by its weight's first one", 0},
+                 {"eps_value", "logits", "eps 0.001; the file says 1e-05", 1e-3f},
+                 {"eps_value", "*l_out,logits", "RMSNorm has no eps", 1e-12f}};
+    bench b = open_arch("qwen3-dense");
+    b.ref = record(b.graph, (recording){.tokens = small});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_graph *graph = graph_copy(&b), *faulty = faulted(&b, cases[i].fault);
+        for (int32_t k = 0; k < graph->n_node; k++) {
+            fd_node *node = &graph->nodes[k];
+            if (!fd_node_is_norm(node) || node->n_dim != 1) continue;
+            node->override = cases[i].eps > 0 ? NULL : faulty->nodes[k].override;
+            if (cases[i].eps > 0) node->eps = cases[i].eps;
+        }
+        recording how = {.emulated = "f32", .tensors = cases[i].tensors, .tokens = small};
+        fd_verdict v = judged(&b, graph, how);
+        const fd_explanation *e = &v.diagnosis.explanation;
+        const char *said = e->n_remaining > 0 ? e->remaining[0].summary : "";
+        cr_expect_eq(v.status, FD_DIVERGED, "%zu: %s", i, fd_verdict_status_name(v.status));
+        cr_expect(e->named && strstr(said, cases[i].says) && strstr(said, "at the norms of whole rows"), "%zu: %s", i,
+                  e->named ? said : unnamed_of(e));
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
 /* 0.044 for 0.044715: of the size of what a table of binary16 leaves, but none of its values. */
 static void other_constant(const fd_op_args *args) {
     const float *gate = args->in[0], *up = args->in[1];
