@@ -179,11 +179,12 @@ static fd_code try_heads_of_cache(fd_trial *t, fd_error *err) {
     return FD_OK;
 }
 
-/* Views that were permuted, read as if they were contiguous. */
+/* Views that were permuted, read as if they were contiguous: what RoPE turns, Q, or the caches. */
 static fd_code try_strides(fd_trial *t, const fd_node *node, fd_error *err) {
     const fd_op_args *args = &t->all.request->args;
     const fd_node *nodes = args->graph->nodes;
-    for (int slot = node->op == FD_OP_ATTN_SCORES ? 0 : 1; slot < 2; slot++) {
+    const int n_slot = node->op == FD_OP_ROPE ? 1 : 2;
+    for (int slot = node->op == FD_OP_ATTN_MIX ? 1 : 0; slot < n_slot; slot++) {
         const fd_node *read = &nodes[node->input[slot]];
         for (int rule = 0; rule <= FD_STRIDES_FIRST_ROW && !fd_trial_fits(t) && read->n_dim == 2; rule++) {
             fd_hypothesis h = {.guess = FD_GUESS_STRIDES, .node = node->id, .which = slot, .other = rule};
@@ -222,7 +223,8 @@ fd_code fd_guess_attention(fd_trial *t, fd_error *err) {
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_floor(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_least_exponent(t, node, err));
         if (node->op == FD_OP_ATTN_SOFTMAX) FD_TRY(try_cap(t, node, err));
-        if (mix || scores) FD_TRY(try_strides(t, node, err));
+        const bool turns = node->op == FD_OP_ROPE && i < t->n_span - 1; /* its own: fd_guess_regions */
+        if (mix || scores || turns) FD_TRY(try_strides(t, node, err));
         if (mix && t->n_span > 1) FD_TRY(try_all_strides(t, node, err));
         if ((mix || scores) && i < t->n_span - 1) FD_TRY(try_heads(t, node, err)); /* its own: factor_of_region */
     }

@@ -40,8 +40,8 @@ static fd_code try_limit(fd_trial *t, const fd_judged_rows *j, fd_error *err) {
     for (int64_t i = j->first * j->width; i < j->n * j->width; i++)
         n += j->r->output[i] >= most || j->r->output[i] <= least;
     h.value = (double)fmaxf(most, -least);
-    /* where most are, as where all are zero, nothing was cut off */
-    if (n < (is_written((float)h.value) ? 1 : FEWEST_AT_LIMIT) || 2 * n > (j->n - j->first) * j->width ||
+    /* where hardly any is within the limits, as where all are one number, nothing was cut off */
+    if (n < (is_written((float)h.value) ? 1 : FEWEST_AT_LIMIT) || (j->n - j->first) * j->width - n < FEWEST ||
         !(h.value > 0))
         return FD_OK;
     FD_TRY(fd_trial_try(t, &h, err));

@@ -43,6 +43,22 @@ static void cut(const fd_op_args *args) {
     run_clean(args);
     for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) y[i] = fmaxf(fminf(y[i], 1), -1);
 }
+/* Most of it. */
+static void cut_at_a_tenth(const fd_op_args *args) {
+    float *y = args->out;
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) y[i] = fmaxf(fminf(y[i], 0.1f), -0.1f);
+}
+/* Reshaped to [heads, rows, …] where a transposition is meant. */
+static void not_transposed(const fd_op_args *args) {
+    const int64_t n_head = args->node->shape[0], dim = args->node->shape[1], n = args->n_pos * n_head * dim;
+    float *rows = copy_input(args, 0, n);
+    for (int64_t row = 0; row < args->n_pos; row++)
+        for (int64_t head = 0; head < n_head; head++)
+            memcpy(rows + (row * n_head + head) * dim, (const float *)args->in[0] + (head * args->n_pos + row) * dim,
+                   sizeof *rows * (size_t)dim);
+    run_with(args, 0, rows);
+}
 static void activation_cut(const fd_op_args *args) {
     float *y = args->out;
     run_clean(args);
@@ -167,6 +183,14 @@ static const struct {
     {NULL, {"ffn_up"}, ones, NULL, "constant", "all its values are 1", "*"},
     {NULL, {"l_out"}, cut, NULL, "clamped", "beyond ± 1", "token_embd,*l_out,logits"},
     {NULL, {"ffn_act"}, activation_cut, NULL, "clamped", "is cut off beyond ± 0.02", "token_embd,*l_out,logits"},
+    {"qwen2-dense", {"attn_proj"}, cut_at_a_tenth, NULL, "clamped", "beyond ± 0.1", "*"},
+    {NULL,
+     {"attn_q_rope"},
+     not_transposed,
+     NULL,
+     "strides_ignored",
+     "read as if heads came first",
+     "token_embd,*l_out,logits"},
     {NULL, {"attn_out"}, first_rows_exchanged, NULL, "cache_rows_wrong", "the V rows of positions 0 and 1", "*"},
     {NULL,
      {"attn_out"},
