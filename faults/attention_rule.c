@@ -36,9 +36,11 @@ static int32_t written(const fd_op_args *args, fd_attention_rule r, int32_t row)
     return r.stale ? fd_fault_batch_start(args, row) : args->n_kv;
 }
 
-/* The row of the cache that is read as key t of a row at `own`. */
-static int32_t source(fd_attention_rule r, int32_t t, int32_t own) {
-    if (r.newest_before && t == own && t > 0) return t - 1;
+/* The row of the cache that row `row` reads as key t. */
+static int32_t source(const fd_op_args *args, fd_attention_rule r, int32_t row, int32_t t) {
+    const int32_t start = fd_fault_batch_start(args, row), n_new = fd_fault_batch_end(args, row) - start;
+    if (r.new_first && t < start + n_new) return t < n_new ? start + t : t - n_new;
+    if (r.newest_before && t == args->pos0 + row && t > 0) return t - 1;
     return r.page > 0 && t / r.page == 1 ? t - r.page : t;
 }
 
@@ -69,7 +71,9 @@ void fd_rule_scores(const fd_op_args *args, fd_attention_rule r) {
             int32_t own = args->pos0 + row, n = visible(args, r, row), first = fd_node_first_seen(args->node, own);
             int32_t there = r.masked_zero ? own + 1 : written(args, r, row);
             for (int32_t t = 0; t < s.n_kv; t++) {
-                const float *key = k + source(r, t, own) * stride;
+                const float *past = r.past_k && t < fd_fault_batch_start(args, row) ? r.past_k : NULL;
+                const float *key = past ? past + t * stride + (int64_t)kv_head(s, r, h) * s.head_dim
+                                        : k + source(args, r, row, t) * stride;
                 float score = t < there ? fd_rule_score(args->node, fd_fault_dot(q, key, s.head_dim)) : 0.0f;
                 const bool seen = t >= first && (t <= own || !r.mask_added);
                 to[t] = t < n && (seen || r.mask_added) ? score + (seen && r.mask_added ? 1.0f : 0.0f) : -INFINITY;
@@ -108,15 +112,14 @@ void fd_rule_mix(const fd_op_args *args, fd_attention_rule r) {
     for (int32_t i = 0; i < args->n_pos * s.n_head; i++) {
         const float *p = (const float *)args->in[0] + (int64_t)i * s.n_kv;
         const float *v = (const float *)args->in[1] + (int64_t)kv_head(s, r, i % s.n_head) * s.head_dim;
-        int32_t own = args->pos0 + i / s.n_head, n = visible(args, r, i / s.n_head),
-                there = written(args, r, i / s.n_head);
+        int32_t n = visible(args, r, i / s.n_head), there = written(args, r, i / s.n_head);
         for (int32_t first = 0; first < s.head_dim; first += MIXED) {
             static const float zeros[MIXED];
             float acc[MIXED] = {0}, *total = (float *)args->out + (int64_t)i * s.head_dim + first;
             int32_t n_d = s.head_dim - first < MIXED ? s.head_dim - first : MIXED;
             memset(total, 0, (size_t)n_d * sizeof *total);
             for (int32_t t = 0; t < n; t++) {
-                add_value(p[t], t < there ? v + source(r, t, own) * stride + first : zeros, n_d, acc);
+                add_value(p[t], t < there ? v + source(args, r, i / s.n_head, t) * stride + first : zeros, n_d, acc);
                 if (t % 64 != 63 && t != n - 1) continue;
                 for (int32_t d = 0; d < n_d; d++) total[d] = total[d] + acc[d];
                 memset(acc, 0, sizeof acc);

@@ -24,7 +24,9 @@ typedef struct fd_attention_rule {
     bool masked_zero;   /* scores past a row's own position are 0, and count */
     bool mask_added; /* 1 is added to the scores of keys that the mask lets through, 0 to the others, and all count */
     int32_t tile;    /* keys a tile that the mask hides whole or not at all; 0: it hides keys */
-    int32_t page;    /* keys a page of the cache; the second page is read from the first one's place. 0: no pages */
+    bool new_first;  /* a step's own rows stand before those of earlier steps: key t of the mask is the t-th so */
+    const float *past_k; /* what scores read of earlier steps' rows, laid out as the cache; NULL: the cache */
+    int32_t page;        /* keys a page of the cache; the second page is read from the first one's place. 0: no pages */
 } fd_attention_rule;
 
 /* Overrides of ATTN_SCORES, ATTN_SOFTMAX (look_ahead and tile alone) and ATTN_MIX. */

@@ -12,7 +12,7 @@ static const fd_fault_family *const families[] = {
     &fd_matmul_faults,      &fd_attention_faults, &fd_softmax_faults, &fd_tile_faults,      &fd_cache_faults,
     &fd_activation_faults,  &fd_ffn_faults,       &fd_moe_faults,     &fd_output_faults,    &fd_numerics_faults,
     &fd_rank_faults,        &fd_recurrent_faults, &fd_ssm_faults,     &fd_router_faults,    &fd_gate_up_faults,
-    &fd_fused_faults,
+    &fd_fused_faults,       &fd_past_faults,
 };
 enum { N_FAMILY = sizeof families / sizeof *families };
 

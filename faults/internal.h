@@ -43,9 +43,9 @@ typedef struct fd_fault_family {
 
 extern const fd_fault_family fd_loader_faults, fd_block_faults, fd_packing_faults, fd_group_faults, fd_half_faults,
     fd_embed_faults, fd_norm_faults, fd_norm_rows_faults, fd_matmul_faults, fd_rope_faults, fd_rope_layout_faults,
-    fd_attention_faults, fd_softmax_faults, fd_tile_faults, fd_cache_faults, fd_activation_faults, fd_ffn_faults,
-    fd_moe_faults, fd_numerics_faults, fd_output_faults, fd_rank_faults, fd_recurrent_faults, fd_ssm_faults,
-    fd_router_faults, fd_gate_up_faults, fd_fused_faults;
+    fd_attention_faults, fd_softmax_faults, fd_tile_faults, fd_cache_faults, fd_past_faults, fd_activation_faults,
+    fd_ffn_faults, fd_moe_faults, fd_numerics_faults, fd_output_faults, fd_rank_faults, fd_recurrent_faults,
+    fd_ssm_faults, fd_router_faults, fd_gate_up_faults, fd_fused_faults;
 
 /* A row of a decoder's bug, but for its edit. */
 #define FD_DECODER(name, summary)                                                                                      \

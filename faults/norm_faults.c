@@ -146,14 +146,6 @@ static void norm_row_cast(const fd_node *node, row_rule rule, const float *x, co
 FD_OVERRIDE(cast_f16, each_row(args, norm_row_cast, (row_rule){.round = fd_fault_to_f16}))
 FD_OVERRIDE(cast_bf16, each_row(args, norm_row_cast, (row_rule){.round = fd_fault_to_bf16}))
 
-/* Every element times the first one's weight: a weight of one element, or with a stride of 0. */
-static void norm_row_of_first(const fd_node *node, row_rule rule, const float *x, const float *w, float *y, int64_t n) {
-    float scale = scale_right(node, x, n);
-    (void)rule;
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * w[0];
-}
-FD_OVERRIDE(first_weight, each_row(args, norm_row_of_first, (row_rule){0}))
-
 static void norm_rounded(const fd_op_args *args, fd_fault_round round) {
     each_row(args, norm_row_rounded, (row_rule){.round = round});
 }
@@ -244,7 +236,6 @@ static const fd_fault rows[] = {
     {NORM("eps_missing", "RMSNorm has no eps"), .applies = has_eps, .edit = eps_missing},
     {NORM("norm_weight_missing", "RMSNorm does not multiply by its weight"), .override = weight_missing},
     {NORM("norm_weight_twice", "RMSNorm multiplies by its weight twice"), .override = weight_twice},
-    {NORM("norm_weight_first", "RMSNorm multiplies every element by its weight's first one"), .override = first_weight},
     {NORM("norm_plus_one", "RMSNorm multiplies by 1 + w, as Gemma does; a GGUF of Gemma has the 1 in w already"),
      .override = plus_one},
     {NORM("norm_plus_one_missing", "RMSNorm multiplies by Gemma's w where it is 1 + w: the file's weights less 1"),

@@ -1,4 +1,5 @@
-/* RMSNorm whose mean square is not its own row's: one for all rows of a forward call, as a mean without an axis gives, or the first row's. */
+/* RMSNorm by one number where there is one of each: a mean square for all rows of a forward call, as a mean without an axis gives, or the
+ * first row's; a weight for all elements. */
 #include "faults/internal.h"
 
 #include <math.h>
@@ -34,6 +35,18 @@ static void by_rows(const fd_op_args *args, bool first_alone) {
 FD_OVERRIDE(over_all_rows, by_rows(args, false))
 FD_OVERRIDE(by_first_row, by_rows(args, true))
 
+/* A weight of one element, or read with a stride of 0. */
+static void by_first_weight(const fd_op_args *args) {
+    const int64_t n = args->weight[0]->n_col, n_row = args->n_pos * fd_node_width(args->node) / n;
+    float *w = fd_fault_row(args->weight[0], 0);
+    for (int64_t row = 0; row < n_row; row++) {
+        const float *x = (const float *)args->in[0] + row * n;
+        const float r = 1.0f / sqrtf(fd_dot(x, x, n) / (float)n + args->node->eps);
+        for (int64_t i = 0; i < n; i++) ((float *)args->out)[row * n + i] = w ? x[i] * r * w[0] : NAN;
+    }
+    free(w);
+}
+
 /* A matrix of weights has a row for each head. */
 FD_APPLIES(of_one_weight, fd_fault_weight(graph, node, 0) && fd_fault_weight(graph, node, 0)->n_row == 1)
 
@@ -46,5 +59,10 @@ static const fd_fault rows[] = {
      .override = over_all_rows},
     {NORM("norm_by_first_row", "RMSNorm divides every row of a forward call by the first one's root mean square"),
      .override = by_first_row},
+    {.info = {"norm_weight_first", "norm", "RMSNorm multiplies every element by its weight's first one", "attn_norm",
+              false},
+     .op = FD_OP_RMS_NORM,
+     .applies = of_one_weight,
+     .override = by_first_weight},
 };
 const fd_fault_family fd_norm_rows_faults = FD_FAULT_FAMILY(rows);

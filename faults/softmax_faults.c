@@ -137,6 +137,33 @@ static void over_queries(const fd_op_args *args) {
     }
 }
 
+/* All rows of a batch and all their keys, of `n_together` heads: [heads, rows, keys] taken for a matrix from some axis on. */
+static void over_rows_and_keys(const fd_op_args *args, int64_t n_together) {
+    const int64_t n_kv = args->n_kv, n_head = args->node->shape[0], stride = n_head * n_kv;
+    const float *s = args->in[0];
+    float *w = args->out;
+    for (int32_t row = 0, end; row < args->n_pos; row = end) {
+        for (end = row + 1; end < args->n_pos && fd_fault_batch_start(args, end) == fd_fault_batch_start(args, row);)
+            end++;
+        for (int64_t first = 0; first < stride; first += n_together * n_kv) {
+            float max = -INFINITY, sum = 0.0f;
+            for (int64_t r = row; r < end; r++)
+                for (int64_t i = first; i < first + n_together * n_kv; i++)
+                    if (i % n_kv <= args->pos0 + r) max = fmaxf(max, s[r * stride + i]);
+            for (int64_t r = row; r < end; r++)
+                for (int64_t i = first; i < first + n_together * n_kv; i++) {
+                    const float e = i % n_kv <= args->pos0 + r ? fd_exp32(s[r * stride + i] - max) : 0.0f;
+                    w[r * stride + i] = e;
+                    sum = sum + e;
+                }
+            for (int64_t r = row; r < end; r++)
+                for (int64_t i = first; i < first + n_together * n_kv; i++) w[r * stride + i] = w[r * stride + i] / sum;
+        }
+    }
+}
+FD_OVERRIDE(over_a_head, over_rows_and_keys(args, 1))
+FD_OVERRIDE(over_everything, over_rows_and_keys(args, args->node->shape[0]))
+
 FD_APPLIES(several_heads, node->shape[0] > 1 && !fd_fault_weight(graph, node, 0))
 FD_APPLIES(no_sinks, !fd_fault_weight(graph, node, 0))
 
@@ -186,6 +213,10 @@ static const fd_fault rows[] = {
      .override = over_heads},
     {SOFTMAX("softmax_over_queries", "softmax goes over the rows of the batch, not over the keys"), .applies = no_sinks,
      .override = over_queries, .info.whole_batch = true},
+    {SOFTMAX("softmax_over_rows_and_keys", "softmax goes over the keys of all rows of a batch together, head by head"),
+     .applies = no_sinks, .override = over_a_head, .info.whole_batch = true},
+    {SOFTMAX("softmax_over_everything", "softmax goes over the keys of all rows and heads of a batch together"),
+     .applies = several_heads, .override = over_everything, .info.whole_batch = true},
     IN_TYPE(f16, "binary16", 0x1p-11),
     IN_TYPE(bf16, "bfloat16", 0x1p-8),
 };

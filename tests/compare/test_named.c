@@ -84,7 +84,9 @@ Test(named, what_a_first_batch_does_not_show_is_named_in_decode) {
             fd_verdict v;
             snprintf(spec, sizeof spec, "%s@2", fault->name);
             snprintf(node, sizeof node, "blk.2.%s", fault->located);
-            cr_assert(verdict_of(&b, spec, (recording){.emulated = classes[c]}, &v));
+            /* rows of one token may stand anywhere: a mask of several tells where (test_past_explained.c) */
+            const recording how = {.emulated = classes[c], .first_chunk = fault->whole_batch ? N_PREFILL / 2 : 0};
+            cr_assert(verdict_of(&b, spec, how, &v));
             cr_expect_str_eq(v.divergence.node, node, "%s, %s", spec, classes[c] ? classes[c] : "exact");
             cr_expect(is_named(&v, fault->name), "%s, %s: %s", spec, classes[c] ? classes[c] : "exact",
                       unnamed_of(&v.diagnosis.explanation));
