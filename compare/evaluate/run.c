@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compare/evaluate/workbench.h"
+#include "compare/hypothesis/past.h"
 #include "compare/products/run_op.h"
 #include "compare/replay/samples.h"
 #include "model/gguf/quant.h"
@@ -171,6 +172,15 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
     if (!fd_hypothesis_changes_output(&ev->h, args->node)) return FD_OK;
     const fd_explain_request *r = ev->bench->request;
     const fd_node *other = ev->h.guess == FD_GUESS_COPY ? &args->graph->nodes[ev->h.other] : args->node;
+    const int32_t past = fd_hypothesis_past_of(&ev->h, args->graph, args->node);
+    const float *theirs = NULL;
+    if (past >= 0) {
+        fd_work *w = NULL;
+        other = &args->graph->nodes[past];
+        theirs = fd_bench_recorded(r, past);
+        if (!theirs) FD_TRY(fd_bench_unrecorded(&ev->bench->plain, past, &w, err));
+        if (w) theirs = w->v.memory;
+    }
     float *bias = bias_of(ev, args), *column = column_of(ev, args);
     fd_output_rows out = {.rows = rows,
                           .pos0 = args->pos0,
@@ -187,17 +197,19 @@ fd_code fd_bench_change_output(const fd_evaluation *ev, const fd_op_args *args, 
                           .candidate = args->node->id == r->args.node->id ? r->output
                                        : ev->h.guess == FD_GUESS_CACHE    ? fd_bench_recorded(r, args->node->id)
                                                                           : NULL,
-                          .other = other != args->node ? fd_bench_recorded(r, other->id) : NULL,
+                          .other = theirs                ? theirs
+                                   : other != args->node ? fd_bench_recorded(r, other->id)
+                                                         : NULL,
                           .in = {args->in[0], args->in[1]},
                           .other_width = fd_node_row_stride(other, args->n_kv)};
     const bool own = args->node->id == r->args.node->id && args->pos0 == r->args.pos0;
     if (own && ev->h.guess == FD_GUESS_ROWS && r->before) out.before = r->before(r->user, args->node->id);
+    if (fd_reads_kv_cache(args->node)) out.n_kv_head = args->graph->nodes[args->node->input[1]].shape[0];
     if (args->node->op == FD_OP_ATTN_MIX) {
         out.weights = args->in[0];
         out.values = args->in[1];
         const fd_node *softmax = &args->graph->nodes[args->node->input[0]];
         out.weights_known = fd_bench_recorded(r, softmax->id) || fd_bench_recorded(r, softmax->input[0]);
-        out.n_kv_head = args->graph->nodes[args->node->input[1]].shape[0];
     }
     out.scratch = malloc(2 * sizeof *out.scratch * (size_t)n);
     if (out.scratch && tau) fd_hypothesis_output_bounds(&ev->h, args->node, &out, tau);

@@ -97,6 +97,7 @@ static const struct way {
     {fd_guess_mapped, UNNAMED | GUESS},
     {fd_guess_inputs, UNNAMED | GUESS},
     {fd_guess_cache_blocks, UNNAMED | GUESS},
+    {fd_guess_past, UNNAMED | GUESS},
     {fd_guess_exchanged_rows, UNNAMED | GUESS},
     {fd_guess_cache, UNNAMED | GUESS},
     {fd_guess_outputs, UNNAMED | GUESS},

@@ -53,6 +53,9 @@ fd_code fd_guess_cache(fd_trial *trial, fd_error *err);
 fd_code fd_guess_cache_blocks(fd_trial *trial, fd_error *err);
 fd_code fd_guess_unknown_cache(fd_trial *trial, fd_error *err);
 
+/* Rows of earlier steps that are another cache's (guess_past.c). */
+fd_code fd_guess_past(fd_trial *trial, fd_error *err);
+
 /* ALiBi's slopes and sinks (guess_head_numbers.c). */
 fd_code fd_guess_head_numbers(fd_trial *trial, fd_error *err);
 

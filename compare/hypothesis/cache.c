@@ -13,7 +13,7 @@ bool fd_hypothesis_fits_cache(const fd_hypothesis *h) {
 
 bool fd_hypothesis_moves_cache(const fd_hypothesis *h) {
     return h->which != FD_CACHE_UNKNOWN && h->which != FD_CACHE_RING && h->which != FD_CACHE_OWN &&
-           h->which != FD_CACHE_OUTSIDE;
+           h->which != FD_CACHE_OUTSIDE && h->which != FD_CACHE_PAST;
 }
 
 static int64_t end_of(const fd_hypothesis *h, int64_t n_row) {

@@ -269,10 +269,10 @@ int32_t fd_hypothesis_position(const fd_hypothesis *h, int32_t pos) {
 
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b) {
     return a->guess == b->guess && a->fault == b->fault && a->node == b->node && a->layer == b->layer &&
-           a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->n_dim == b->n_dim && a->readers == b->readers && a->heads == b->heads &&
-           a->rank == b->rank && a->n_rank == b->n_rank && a->from == b->from && a->to == b->to &&
-           a->since == b->since && a->before_bias == b->before_bias && a->which == b->which && a->other == b->other &&
-           a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
+           a->ops == b->ops && strcmp(a->kind, b->kind) == 0 && a->n_dim == b->n_dim && a->readers == b->readers &&
+           a->heads == b->heads && a->rank == b->rank && a->n_rank == b->n_rank && a->from == b->from &&
+           a->to == b->to && a->since == b->since && a->before_bias == b->before_bias && a->which == b->which &&
+           a->other == b->other && a->n == b->n && a->first == b->first && a->end == b->end && !(a->value < b->value) &&
            !(a->value > b->value) && a->keys == b->keys;
 }
 

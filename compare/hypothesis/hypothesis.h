@@ -104,6 +104,7 @@ typedef enum fd_cache_rule {
     FD_CACHE_EXCHANGED, /* the same, and those are these */
     FD_CACHE_RING,      /* of `n` rows: a position overwrites the one `n` before it, which is then read from it */
     FD_CACHE_OF,        /* those of the cache that node `other` writes */
+    FD_CACHE_PAST,      /* of earlier steps: those of the layer `other` further on, or (0) K's for V and V's for K */
     FD_CACHE_UNKNOWN,   /* none of this run's: what they are is fitted to what attention made of them */
     FD_CACHE_LATE,      /* from `first` on written `n` further on: the `n` that nothing was written to are fitted */
     FD_CACHE_OWN,       /* written after they are read: each position's own is fitted */
@@ -291,7 +292,6 @@ bool fd_hypothesis_as(const fd_hypothesis *h, const fd_graph *graph, const fd_no
 
 /* The same mistake in every layer: at all nodes of the kind that h->node ≥ 0 is one of. */
 fd_hypothesis fd_hypothesis_everywhere(const fd_hypothesis *h, const fd_graph *graph);
-
 bool fd_hypothesis_same(const fd_hypothesis *a, const fd_hypothesis *b);
 
 /* "rope_base", and one line of what the engine does: "RoPE base 500000; the file says 10000". */

@@ -23,6 +23,7 @@ static const char *cache_name(const fd_hypothesis *h) {
     case FD_CACHE_SHIFTED: return "cache_shifted";
     case FD_CACHE_RING: return "cache_ring_short";
     case FD_CACHE_OF: return "other_cache";
+    case FD_CACHE_PAST: return "other_past";
     case FD_CACHE_UNKNOWN: return "cache_rows_stale";
     case FD_CACHE_LATE: return "cache_slots_late";
     case FD_CACHE_OWN: return "own_row_stale";

@@ -3,12 +3,14 @@
 #include <string.h>
 
 #include "compare/hypothesis/internal.h"
+#include "compare/hypothesis/past.h"
 
 bool fd_hypothesis_changes_output(const fd_hypothesis *h, const fd_node *node) {
     if (!fd_hypothesis_may_concern(h, node)) return false;
     if (h->guess == FD_GUESS_KEYS) return node->op == FD_OP_ATTN_SCORES;
     if (h->guess == FD_GUESS_TILES || h->guess == FD_GUESS_SLOTS) return node->op == FD_OP_ATTN_SOFTMAX;
-    if (h->guess == FD_GUESS_CACHE) return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING;
+    if (h->guess == FD_GUESS_CACHE)
+        return fd_hypothesis_fits_cache(h) || h->which == FD_CACHE_RING || h->which == FD_CACHE_PAST;
     return h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_ORDER || h->guess == FD_GUESS_ROWS ||
            (h->guess == FD_GUESS_CAP && h->which == 0) || (h->guess == FD_GUESS_CLAMP && h->which != 3) ||
            h->guess == FD_GUESS_COPY || (h->guess == FD_GUESS_OWN && h->which < FD_OWN_EXPERTS) ||
@@ -250,7 +252,10 @@ void fd_hypothesis_output_rows(const fd_hypothesis *h, const fd_node *node, cons
     for (int64_t i = 0; i < n && h->guess == FD_GUESS_CLAMP; i++)
         rows[i] = clamped(h, rows[i], h->which == 4 ? out->in[1][i] : 1.0f);
     if (h->guess == FD_GUESS_OWN) give_own_numbers(h, node, out, NULL);
-    if (h->guess == FD_GUESS_CACHE) fd_hypothesis_cache_output(h, node, out);
+    if (h->guess == FD_GUESS_CACHE && h->which == FD_CACHE_PAST)
+        fd_hypothesis_past(node, out);
+    else if (h->guess == FD_GUESS_CACHE)
+        fd_hypothesis_cache_output(h, node, out);
     if (h->guess == FD_GUESS_COPY) copy_elements(h, out);
     if (h->guess == FD_GUESS_FACTOR)
         for (int64_t i = 0; i < n; i++)

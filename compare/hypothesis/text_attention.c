@@ -129,6 +129,11 @@ static void cache_rows_text(const fd_hypothesis *h, const fd_graph *graph, char 
         SAY("the cache of %s is a ring of %d rows: position %d is written over position 0", cache, h->n, h->n);
         break;
     case FD_CACHE_OF: SAY("the %s %s %s read from %s", cache, rows, are, graph->nodes[h->other].name); break;
+    case FD_CACHE_PAST:
+        SAY("earlier steps' rows of the cache are read from %s", h->other > 0   ? "the next layer's"
+                                                                 : h->other < 0 ? "that of the layer before"
+                                                                                : "V for K, and from K for V");
+        break;
     case FD_CACHE_UNKNOWN: SAY("the %s %s that attention reads %s not what was written", cache, rows, are); break;
     case FD_CACHE_LATE:
         SAY("the %s %s are written %d place%s too far: attention reads what stood at %d before, and at %d the row of "
