@@ -193,7 +193,6 @@ typedef enum fd_order_rule {
 } fd_order_rule;
 
 enum { FD_ANY_LAYER = -2 };
-
 typedef struct fd_hypothesis {
     fd_guess guess;
     int32_t fault;        /* FD_GUESS_FAULT: its row */
