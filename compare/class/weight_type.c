@@ -56,11 +56,19 @@ static fd_code convert(uint32_t type, fd_weight *weight, float **to, fd_error *e
     return FD_OK;
 }
 
+/* RoPE's factors are no parameters: engines make a table of frequencies of them, in binary32. */
+static bool is_of_rope(const fd_graph *graph, int32_t w) {
+    for (int32_t i = 0; i < graph->n_node; i++)
+        if (graph->nodes[i].op == FD_OP_ROPE && graph->nodes[i].weight[0] == w) return true;
+    return false;
+}
+
 static fd_code convert_all(const fd_graph *graph, uint32_t type, converted *out, fd_error *err) {
     FD_TRY(fd_graph_clone(graph, &out->graph, err));
     out->rows = calloc((size_t)graph->n_weight + 1, sizeof *out->rows);
     if (!out->rows) return fd_fail(err, FD_ERR_MEMORY, "weights in 16 bits: out of memory");
-    for (int32_t w = 0; w < graph->n_weight; w++) FD_TRY(convert(type, &out->graph->weights[w], &out->rows[w], err));
+    for (int32_t w = 0; w < graph->n_weight; w++)
+        if (!is_of_rope(graph, w)) FD_TRY(convert(type, &out->graph->weights[w], &out->rows[w], err));
     return FD_OK;
 }
 
