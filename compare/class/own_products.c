@@ -56,7 +56,8 @@ static bool is_recorded(const fd_diagnose_options *ask, int32_t i) {
 static bool is_product(const fd_diagnose_options *ask, int32_t i) {
     const fd_node *node = &ask->graph->nodes[i];
     const bool is_router = node->weight[0] >= 0 && strstr(ask->graph->weights[node->weight[0]].name, "ffn_gate_inp");
-    return node->op == FD_OP_MATMUL && node->layer >= 0 && !is_router && is_recorded(ask, i);
+    const bool multiplies = node->op == FD_OP_MATMUL || node->op == FD_OP_EXPERT_MATMUL;
+    return multiplies && node->layer >= 0 && !is_router && is_recorded(ask, i);
 }
 
 /* Large biases hide what the factors leave: then the error goes with the rounding of the sum, and says nothing. */
