@@ -32,6 +32,20 @@ static bool stops(const fd_comparison *c, const fd_attribution *of) {
     return stopped;
 }
 
+/* Roundings are about as large in a later step as in the first that departs: single rows have kernels of their own, and bugs. */
+#define MOST_GROWN 16.0f
+
+static bool grows(const fd_comparison *c, const fd_attribution *of) {
+    const fd_verdict_map *map = &c->map[FD_CANDIDATE];
+    const float *z = map->by_pos + (size_t)of->first.node * (size_t)map->n_pos;
+    float most = 0, later = 0;
+    for (int32_t p = 0; p < map->n_pos; p++) {
+        float *in = fd_trace_step_of(c->pair.cand, p) <= of->first.step ? &most : &later;
+        if (!(z[p] <= *in)) *in = z[p];
+    }
+    return !(later <= MOST_GROWN * most);
+}
+
 /* What stands before it may be meant so. */
 static void begin_at(fd_attribution *of, int32_t node) {
     of->next = of->first;
@@ -48,15 +62,20 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     bool own = false, along = false;
     fd_node_finding place;
     int32_t other = -1;
-    const bool cached = inferred && of->found && c->o->graph->nodes[of->first.node].op == FD_OP_KV_WRITE;
-    if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates || cached)) return FD_OK;
-    if (stops(c, of)) return FD_OK;
+    const fd_op op = c->o->graph->nodes[of->first.node].op;
+    const bool cached = inferred && of->found && op == FD_OP_KV_WRITE;
+    const bool attends = inferred && of->found && op == FD_OP_ATTN_MIX;
+    if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates || cached || attends))
+        return FD_OK;
+    if (stops(c, of) || (attends && grows(c, of))) return FD_OK;
     if (c->likely_at > 0) return FD_OK; /* a bug showed the class */
     FD_TRY(fd_comparison_explain(c, &ask, &e, err));
     if (!e.named && inferred) FD_TRY(fd_explain_along_nearest(&ask, &c->first, &place, &along, err));
     if (along) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
+    if (attends && !own && (!e.named || fd_explains_by_one_rounding(&e)))
+        FD_TRY(fd_find_beside_attention(&ask, of, &other, err));
     if (!may_be && cached) FD_TRY(fd_find_beside_cache(&ask, of, &e, &other, err));
     if (may_be && inferred && !own && !e.named && other < 0) FD_TRY(fd_find_apart_of_own_way(&ask, of, &other, err));
     if (other >= 0) { /* what stands before it may be meant so */

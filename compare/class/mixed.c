@@ -12,7 +12,8 @@
 
 /* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule. */
 static bool may_be_kept_so(fd_op op) {
-    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED;
+    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_ATTN_MIX || op == FD_OP_KV_WRITE ||
+           op == FD_OP_EMBED;
 }
 
 /* ggml's CPU kernels did so for years. */

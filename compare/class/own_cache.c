@@ -9,6 +9,7 @@
 #include "compare/class/later_cache.h"
 #include "compare/class/mixed.h"
 #include "compare/class/undirected.h"
+#include "compare/dump/narrow.h"
 #include "compare/explain/trial_rows.h"
 #include "compare/hypothesis/round_scaled.h"
 #include "compare/hypothesis/round_type.h"
@@ -29,8 +30,12 @@ enum { FEWEST_ROWS = 3, AN_OUTSIDER = 16 };
 /* Of what begins after the first step: more is as likely a bug of what comes with it, rows of another sequence for one. */
 #define MOST_OF_LATER 0.125
 
+/* Of the roundoff of the type that attention's result has: of q, K, V, weights and the result, each half of it or so. */
+#define MOST_ROUNDOFFS 4.0
+
 typedef struct own_cache {
     bool is;
+    bool narrow;  /* not by the cache: attention is computed in 16 bits, beside binary32 */
     double error; /* relative, the largest so far */
 } own_cache;
 
@@ -86,6 +91,14 @@ static fd_code goes_with(const fd_trial_rows *rows, int which, bool *yes, bool *
     return code;
 }
 
+/* A fused kernel of 16 bits amid tensors of binary32: it takes q, K and V in its type, and hands its result out so. */
+static bool is_attention_in_16_bits(const fd_explain_request *r, double error) {
+    const int64_t stride = fd_node_row_stride(r->args.node, r->args.n_kv);
+    if (r->args.node->op != FD_OP_ATTN_MIX || r->numerics->u_out > 0x1p-24) return false;
+    const uint32_t type = fd_narrow_type(r->output + r->n_unjudged * stride, (r->args.n_pos - r->n_unjudged) * stride);
+    return type != FD_F32 && error <= MOST_ROUNDOFFS * fd_dtype_roundoff(type);
+}
+
 /* fd_diagnose_look_fn */
 static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
     own_cache *out = user;
@@ -99,7 +112,9 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
         const bool outside = request->args.node->layer < 0, no_more = errors.error <= out->error; /* than the layers */
         bool of_cache = false, changes = false;
         out->error = fmax(out->error, errors.error);
-        out->is = recorded;
+        const bool narrow = !recorded && is_attention_in_16_bits(request, errors.error);
+        out->narrow &= narrow;
+        out->is = recorded || narrow;
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++) {
             const bool cache = known[i].op == FD_OP_KV_WRITE;
             if (cache || request->numerics->u_out > 0x1p-24) code = goes_with(&rows, i, &out->is, &changes, err);
@@ -129,9 +144,8 @@ static fd_code begins_later(const fd_diagnose_options *ask, const fd_node_findin
     return code;
 }
 
-fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
-                        fd_error *err) {
-    own_cache own = {.is = of->found};
+static fd_code find_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, own_cache *out, fd_error *err) {
+    own_cache own = {.is = of->found, .narrow = of->found};
     for (int32_t i = 0; i < ask->graph->n_node && own.is; i++) {
         fd_diagnose_options there = *ask;
         there.finding = &of->introduced[i];
@@ -149,8 +163,34 @@ fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of
         own.is &= !later;
         if (own.is) FD_TRY(fd_diagnose_look(&there, look, &own, err));
     }
+    *out = own;
+    return FD_OK;
+}
+
+fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
+                        fd_error *err) {
+    own_cache own;
+    FD_TRY(find_own_cache(ask, of, &own, err));
     *error = own.error;
     *yes = own.is;
+    return FD_OK;
+}
+
+fd_code fd_find_beside_attention(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *other,
+                                 fd_error *err) {
+    int32_t n_narrow = 0, first = -1;
+    *other = -1;
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        fd_diagnose_options there = *ask;
+        own_cache own = {.narrow = true};
+        there.finding = &of->introduced[i];
+        if (there.finding->finding == FD_FOUND_NOTHING) continue;
+        if (ask->graph->nodes[i].op == FD_OP_ATTN_MIX) FD_TRY(fd_diagnose_look(&there, look, &own, err));
+        const bool narrow = own.is && own.narrow;
+        n_narrow += narrow;
+        if (!narrow && (first < 0 || there.finding->step < of->introduced[first].step)) first = i;
+    }
+    if (n_narrow > 1 && fd_departs_in_most_layers(ask->graph, of, of->first.node)) *other = first;
     return FD_OK;
 }
 
@@ -174,12 +214,12 @@ fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of,
         snprintf(to, size, "off by %.1g of it in no direction, as sums of rounded parts or int8 inputs are", error);
         return FD_OK;
     }
-    FD_TRY(fd_is_own_cache(ask, of, &error, yes, err));
-    snprintf(
-        to, size,
-        "off by %.1g of it in no direction, as where K and V, or what products read, are kept in 8 bits or fewer, or K "
-        "and V rotated before",
-        error);
+    own_cache own;
+    FD_TRY(find_own_cache(ask, of, &own, err));
+    *yes = own.is;
+    snprintf(to, size, "off by %.1g of it in no direction, as where %s", own.error,
+             own.narrow ? "attention alone is computed in 16 bits, as its values are"
+                        : "K and V, or what products read, are kept in 8 bits or fewer, or K and V rotated before");
     return FD_OK;
 }
 

@@ -10,6 +10,11 @@
 fd_code fd_is_own_cache(const fd_diagnose_options *ask, const fd_attribution *of, double *error, bool *yes,
                         fd_error *err);
 
+/* Attention that is computed in 16 bits in most layers, beside tensors of binary32, is the engine's choice whatever else departs: the first
+ * node that is no part of it; -1: there is none, or no such attention. */
+fd_code fd_find_beside_attention(const fd_diagnose_options *ask, const fd_attribution *of, int32_t *other,
+                                 fd_error *err);
+
 /* Where nothing explains the errors: products or a cache of the engine's own (mixed.h, above), and which of them in words, into `to`.
  * `cache_alone`: the class was said, which says how products round and nothing of a cache. */
 fd_code fd_say_own_way(const fd_diagnose_options *ask, const fd_attribution *of, bool cache_alone, char *to,

@@ -198,6 +198,53 @@ Test(own_kernels, attention_in_binary16_beside_products_in_binary32_has_a_class)
     close_model(&b);
 }
 
+/* e^(s - largest) in binary16 before it is divided, and the result so: kernels that take q, K and V in 16 bits (PyTorch's sdpa between casts). */
+static void fused_in_f16(const fd_op_args *args) {
+    first_in_f16(args);
+    fd_round_row(FD_EMULATE_F16, args->out, args->out, args->n_pos * fd_node_width(args->node));
+}
+static void decode_adds_a_tenth(const fd_op_args *args) {
+    fused_in_f16(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node) && args->n_pos == 1; i++)
+        ((float *)args->out)[i] *= i % 3 ? 1.1f : 0.8f;
+    fd_round_row(FD_EMULATE_F16, args->out, args->out, args->n_pos * fd_node_width(args->node));
+}
+static void a_hundredth_off(const fd_op_args *args) {
+    run_clean(args);
+    for (int64_t i = 0; i < args->n_pos * fd_node_width(args->node); i++) ((float *)args->out)[i] *= 1.01f;
+}
+
+Test(own_kernels, attention_alone_in_binary16_is_the_engines_way_and_other_bugs_are_found_beside_it) {
+    static const struct {
+        const char *what, *spoiled;
+        fd_override_fn mix, how;
+        fd_verdict_status status;
+    } cases[] = {
+        {"attention in binary16", NULL, fused_in_f16, NULL, FD_INCOMPLETE},
+        {"and a norm", "blk.2.ffn_norm", fused_in_f16, a_hundredth_off, FD_DIVERGED},
+        {"and an activation", "blk.2.ffn_act", fused_in_f16, a_hundredth_off, FD_DIVERGED},
+        {"decode is off", "blk.0.attn_out", decode_adds_a_tenth, decode_adds_a_tenth, FD_DIVERGED},
+    };
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_graph *graph = engine(&b, FD_OP_ATTN_MIX, cases[i].mix, false);
+        for (int32_t n = 0; n < graph->n_node; n++)
+            if (graph->nodes[n].op == FD_OP_ATTN_SCORES) graph->nodes[n].override = first_in_f16;
+        if (cases[i].spoiled) graph->nodes[fd_graph_find(graph, cases[i].spoiled)].override = cases[i].how;
+        recording how = {.emulated = "f16kv",
+                         .numerics = "unknown",
+                         .tensors = "token_embd,*norm,*attn_[qkv],*rope,*cache*,*attn_out,*proj,*ffn*,*l_out,logits"};
+        fd_verdict v = judged(&b, graph, how);
+        cr_expect_eq(v.status, cases[i].status, "%s: %s at %s as %s", cases[i].what, fd_verdict_status_name(v.status),
+                     v.divergence.node, v.replay.numerics);
+        if (cases[i].spoiled)
+            cr_expect_str_eq(v.divergence.node, cases[i].spoiled, "%s: at %s", cases[i].what, v.divergence.node);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
 /* int8 blocks and factors that are cut off have room for such sums, and are seen not to be there: errors are far smaller than blocks
  * leave them, and products no smaller than they should be. */
 Test(own_kernels, sums_in_binary16_are_no_class_that_has_room_for_them) {
