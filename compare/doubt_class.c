@@ -98,7 +98,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     return FD_OK;
 }
 
-/* Nor where an engine of 16-bit tensors multiplies in 8 bits. What departs besides is a bug all the same, and the first finding then. */
+/* Nor where an engine multiplies in 8 bits. What departs besides is a bug all the same, and the first finding then. */
 static fd_code doubt_for_own_products(fd_comparison *c, fd_attribution *of, fd_error *err) {
     fd_diagnose_options ask = fd_comparison_question(c, &of->first, of, FD_CANDIDATE);
     fd_own_products own;

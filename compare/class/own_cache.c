@@ -39,8 +39,8 @@ typedef struct own_cache {
     double error; /* relative, the largest so far */
 } own_cache;
 
-/* What rounding leaves of a value goes with it, or with the largest of its row or step; in the cache, or in what products of an engine of
- * 16-bit tensors read: one of binary32 tensors shows more of how it multiplies. Where no cache is on the way, as from the last layer to the
+/* What rounding leaves of a value goes with it, or with the largest of its row or step; in the cache, or in what products read: an engine of
+ * binary32 tensors shows more of how it multiplies where it records any of them. Where no cache is on the way, as from the last layer to the
  * logits, products alone have roundings: no more than the layers before have shown (ONNX Runtime's quantize_dynamic left 0.036 of a
  * layer, 0.007 of the logits). */
 static const struct {
@@ -51,7 +51,7 @@ static const struct {
 } known[] = {{FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
              {FD_ROUND_INT8, FD_SCALE_ROW, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
              {FD_ROUND_INT8, FD_SCALE_STEP, FD_ROUNDED_RESULT, FD_OP_KV_WRITE},
-             {FD_ROUND_E4M3, FD_SCALE_NONE, FD_ROUNDED_INPUT, FD_OP_MATMUL}};
+             {FD_ROUND_E4M3, FD_SCALE_ROW, FD_ROUNDED_INPUT, FD_OP_MATMUL}};
 
 /* Sorts them. */
 static bool are_together(double *times, int32_t n) {
@@ -99,6 +99,14 @@ static bool is_attention_in_16_bits(const fd_explain_request *r, double error) {
     return type != FD_F32 && error <= MOST_ROUNDOFFS * fd_dtype_roundoff(type);
 }
 
+static bool shows_products(const fd_diagnose_options *ask) {
+    for (int32_t i = 0; i < ask->graph->n_node; i++) {
+        const fd_node *node = &ask->graph->nodes[i];
+        if (node->op == FD_OP_MATMUL && node->layer >= 0 && fd_trace_has_data(ask->trace, node->name)) return true;
+    }
+    return false;
+}
+
 /* fd_diagnose_look_fn */
 static fd_code look(void *user, const fd_diagnose_options *options, const fd_explain_request *request, fd_error *err) {
     own_cache *out = user;
@@ -117,7 +125,8 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
         out->is = recorded || narrow;
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++) {
             const bool cache = known[i].op == FD_OP_KV_WRITE;
-            if (cache || request->numerics->u_out > 0x1p-24) code = goes_with(&rows, i, &out->is, &changes, err);
+            if (cache || request->numerics->u_out > 0x1p-24 || !shows_products(options))
+                code = goes_with(&rows, i, &out->is, &changes, err);
             of_cache |= cache && changes;
         }
         out->is |= outside && no_more && !of_cache && fd_is_undirected_in_rows(&errors);

@@ -12,6 +12,8 @@
  * int8 with one scale a row leaves a hundredth. Rounding the result leaves half a unit roundoff. */
 #define MOST_ERROR  0x1p-3
 #define LEAST_ERROR 1.0 /* unit roundoffs of the type that holds the result */
+/* Of binary32 results: what no factors of 16 bits leave. */
+#define LEAST_OF_BINARY32 0x1p-8
 enum { FEWEST_PRODUCTS = 4 };
 
 typedef struct product {
@@ -22,7 +24,7 @@ typedef struct product {
 /* `n_rounded`: results of 16 bits on the way, the product's own among them. Their errors add up in squares. */
 static product weigh(const fd_trial_rows *rows, double u_out, int32_t n_rounded) {
     const fd_undirected errors = fd_weigh_undirected(rows);
-    const double least = LEAST_ERROR * u_out * sqrt((double)n_rounded);
+    const double least = u_out > 0x1p-24 ? LEAST_ERROR * u_out * sqrt((double)n_rounded) : LEAST_OF_BINARY32;
     const bool size = errors.error >= least && errors.error <= MOST_ERROR;
     return (product){true, size && fd_is_undirected_in_rows(&errors), errors.error};
 }
@@ -38,9 +40,8 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     const int64_t n = (request->args.n_pos - request->n_unjudged) * stride;
     const uint32_t type = fd_narrow_type(request->output + request->n_unjudged * stride, n);
     fd_trial_rows rows;
-    (void)options;
     question *q = user;
-    if (type == FD_F32) return FD_OK;
+    if (type == FD_F32 && options->numerics->u_out > 0x1p-24) return FD_OK;
     fd_code code = fd_trial_rows_open(request, &rows, err);
     if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED)
         q->found = weigh(&rows, fd_dtype_roundoff(type), q->n_rounded);
@@ -113,7 +114,8 @@ static fd_code weigh_all(const fd_diagnose_options *ask, const fd_attribution *o
     bool *counted = malloc(n_node + 1);
     if (!counted) return fd_fail(err, FD_ERR_MEMORY, "products: out of memory");
     fd_code code = FD_OK;
-    plain.numerics = fd_numerics_class_find("hf-bf16"); /* which repeats no rounding of factors */
+    /* which repeat no rounding of factors */
+    plain.numerics = fd_numerics_class_find(ask->numerics->u_out > 0x1p-24 ? "hf-bf16" : "f32");
     for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {
         const fd_node_finding *f = &of->introduced[i];
         if (!is_product(ask, i)) continue;
@@ -138,13 +140,19 @@ static bool is_other(const fd_diagnose_options *ask, const fd_attribution *of, c
     return alone && !(is_product(ask, i) && has_bias(&ask->graph->nodes[i]));
 }
 
+/* Factors of 8 bits are not the class's own. */
+static bool has_whole_factors(const fd_numerics_class *c) {
+    return c->u_out > 0x1p-24 || (fd_class_leaves_nothing(c) && !c->replays_inputs);
+}
+
 fd_code fd_find_own_products(const fd_diagnose_options *ask, const fd_attribution *of, fd_own_products *out,
                              fd_error *err) {
+    *out = (fd_own_products){.other = -1};
+    if (!has_whole_factors(ask->numerics)) return FD_OK;
     const size_t n_node = (size_t)ask->graph->n_node;
     product *products = calloc(n_node + 1, sizeof *products);
     double *errors = calloc(n_node + 1, sizeof *errors);
     int32_t n = 0, n_own = 0;
-    *out = (fd_own_products){.other = -1};
     fd_code code = products && errors ? weigh_all(ask, of, products, errors, err)
                                       : fd_fail(err, FD_ERR_MEMORY, "products: out of memory");
     for (int32_t i = 0; i < ask->graph->n_node && code == FD_OK; i++) {

@@ -1,6 +1,6 @@
-/* Engines of 16-bit tensors whose products read factors of 8 bits: FP8 with one scale a row, a block of 128 or a tensor, int8 activations
+/* Engines whose products read factors of 8 bits: FP8 with one scale a row, a block of 128 or a tensor, int8 activations
  * beside int8 weights. There are more such rules than classes, so the trace is asked for what they have in common: every product of the
- * layers is off by much more than its 16 bits are, in every row and every part of it alike, and in no direction. */
+ * layers is off by much more than its 16 bits are, or 16 bits of its factors would be, in every row and every part of it alike, and in no direction. */
 #ifndef FD_COMPARE_CLASS_OWN_PRODUCTS_H
 #define FD_COMPARE_CLASS_OWN_PRODUCTS_H
 

@@ -175,10 +175,18 @@ static void reorder(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t 
     free(copy);
 }
 
+static void round_input(const fd_hypothesis *h, float *rows, int64_t n_row, int64_t width) {
+    const fd_scaled s = {.type = h->other, .scale = (fd_scale_of)h->n, .n_row = n_row, .width = width, .n_head = 1};
+    if (fd_is_scaled_type(h->other))
+        fd_round_scaled(&s, rows);
+    else
+        fd_round_type_rows(h->other, rows, n_row, width);
+}
+
 void fd_hypothesis_input(const fd_hypothesis *h, const fd_node *node, int slot, float *rows, int32_t pos0,
                          int64_t n_row, int64_t width) {
     int64_t n = n_row * width;
-    if (h->guess == FD_GUESS_ROUNDED) fd_round_type_rows(h->other, rows, n_row, width);
+    if (h->guess == FD_GUESS_ROUNDED) round_input(h, rows, n_row, width);
     if (h->guess == FD_GUESS_INPUT_TAIL && node->op == FD_OP_ATTN_MIX) {
         leave_out_tile(h, rows, pos0, n_row, width);
         return;

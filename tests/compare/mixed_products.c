@@ -200,6 +200,9 @@ void int8_products(const fd_op_args *args) {
 void fp8_products(const fd_op_args *args) {
     multiply(args, in_e4m3, in_e4m3, in_bf16);
 }
+void fp8_factors(const fd_op_args *args) {
+    multiply(args, in_e4m3, in_e4m3, NULL);
+}
 void int8_rows(const fd_op_args *args) {
     multiply(args, in_int8, NULL, NULL);
 }

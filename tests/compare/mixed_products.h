@@ -26,6 +26,7 @@ void bf16_attention(const fd_op_args *args); /* scores from K times their scale,
 void int8_both(const fd_op_args *args);      /* weights too */
 void int8_products(const fd_op_args *args);  /* activations and weights, one scale a row; results in bfloat16 */
 void fp8_products(const fd_op_args *args);   /* the same in e4m3 */
+void fp8_factors(const fd_op_args *args);    /* results as they are */
 void int8_batch(const fd_op_args *args);     /* one scale for the whole batch, and a zero point */
 void int8_tensors(const fd_op_args *args);   /* and one for the whole matrix: ONNX Runtime's quantize_dynamic */
 void off_by_scales(const fd_op_args *args);  /* weights' blocks of 32 with scales in bfloat16 */

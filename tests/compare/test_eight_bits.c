@@ -96,6 +96,29 @@ static void a_tenth_more(const fd_op_args *args) {
     for (int64_t i = 0; i < args->n_pos * args->node->shape[0]; i++) ((float *)args->out)[i] *= 1.1f;
 }
 
+/* Nor does an engine of binary32 tensors, or one of which layers alone were recorded, have a bug for it. */
+Test(eight_bits, so_are_they_beside_binary32_and_through_layers) {
+    static const struct {
+        const char *tensors;
+        bool bug;
+    } cases[] = {{"*", false}, {fused, false}, {"*", true}, {"*l_out,logits", false}};
+    bench b = open_bench(models[0], (recording){0});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fd_graph *graph = engine(&b, fp8_factors);
+        if (cases[i].bug) graph->nodes[fd_graph_find(graph, "blk.2.ffn_norm")].override = a_tenth_more;
+        recording how = {.emulated = "f32", .numerics = "unknown", .tensors = cases[i].tensors};
+        fd_verdict v = judge(b.graph, b.ref, record(graph, how), NULL);
+        if (cases[i].bug)
+            expect_at(&v, "blk.2.ffn_norm", v.replay.numerics);
+        else
+            cr_expect_eq(v.status, FD_INCOMPLETE, "%zu: %s at %s as %s", i, fd_verdict_status_name(v.status),
+                         v.divergence.node, v.replay.numerics);
+        fd_verdict_free(&v);
+        fd_graph_free(graph);
+    }
+    close_model(&b);
+}
+
 Test(eight_bits, a_bug_beside_them_is_found_at_its_place) {
     static const fd_override_fn how[] = {fp8_products, int8_products};
     bench b = open_bench(models[0], (recording){0});
