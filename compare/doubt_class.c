@@ -59,12 +59,13 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     fd_explanation e;
     const bool may_be = fd_may_be_mixed_class(c->o->graph, of);
     const bool approximates = inferred && fd_may_be_approximated(c->o->graph, of);
-    bool own = false, along = false;
+    bool own = false, along = false, as_well = false;
     fd_node_finding place;
+    double error;
     int32_t other = -1;
     const fd_op op = c->o->graph->nodes[of->first.node].op;
     const bool cached = inferred && of->found && op == FD_OP_KV_WRITE;
-    const bool attends = inferred && of->found && op == FD_OP_ATTN_MIX;
+    const bool attends = inferred && of->found && op == FD_OP_ATTN_MIX && !(of->numerics->u_out > 0x1p-24);
     if (c->verdict->weights.n_differ > 0 || of->numerics->exact || !(may_be || approximates || cached || attends))
         return FD_OK;
     if (stops(c, of) || (attends && grows(c, of))) return FD_OK;
@@ -74,6 +75,9 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
     if (along) return FD_OK;
     fd_remark r = {FD_REASON_MIXED_CLASS};
     if (may_be && inferred) FD_TRY(fd_is_mixed_class(&ask, of, &e, &own, &other, err));
+    if (other >= 0)
+        FD_TRY(fd_is_own_cache(&ask, of, &error, &as_well, err)); /* K rounded before may go to another step */
+    if (as_well) other = -1;
     if (attends && !own && (!e.named || fd_explains_by_one_rounding(&e)))
         FD_TRY(fd_find_beside_attention(&ask, of, &other, err));
     if (!may_be && cached) FD_TRY(fd_find_beside_cache(&ask, of, &e, &other, err));
@@ -82,8 +86,7 @@ static fd_code doubt_for_mixed_class(fd_comparison *c, bool inferred, fd_attribu
         begin_at(of, other);
         return FD_OK;
     }
-    bool as_well = false;
-    if (may_be && inferred && !own) FD_TRY(fd_rounds_as_well(&ask, of, &e, &as_well, err));
+    if (may_be && inferred && !own && !as_well) FD_TRY(fd_rounds_as_well(&ask, of, &e, &as_well, err));
     if (own || as_well)
         snprintf(r.text, sizeof r.text, "%.120s%s", e.remaining[0].summary, as_well ? ", or in another way" : "");
     else if (may_be && !e.named)

@@ -10,10 +10,11 @@
 #include "compare/hypothesis/round_type.h"
 #include "faults/faults.h"
 
-/* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule. */
-static bool may_be_kept_so(fd_op op) {
-    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_ATTN_MIX || op == FD_OP_KV_WRITE ||
-           op == FD_OP_EMBED;
+/* Ops whose results engines keep in a type of their own. A norm or softmax in 16 bits amid binary32 is a bug as a rule, and so is attention's
+ * result, but beside K and V of 16 bits: kernels that take these give their result so. */
+static bool may_be_kept_so(const fd_numerics_class *c, fd_op op) {
+    return op == FD_OP_MATMUL || op == FD_OP_EXPERT_MATMUL || op == FD_OP_KV_WRITE || op == FD_OP_EMBED ||
+           (op == FD_OP_ATTN_MIX && c->u_kv > 0);
 }
 
 /* ggml's CPU kernels did so for years. */
@@ -59,7 +60,7 @@ bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
     for (int32_t i = 0; i < graph->n_node; i++) {
         const fd_node_finding *f = &of->introduced[i];
         const fd_op op = graph->nodes[i].op;
-        bool may = may_be_kept_so(op) || may_be_a_table(op) ||
+        bool may = may_be_kept_so(of->numerics, op) || may_be_a_table(op) ||
                    f->span_first != f->node || /* then it may lie in between */
                    fd_reads_earlier_steps(graph, f);
         if (f->finding != FD_FOUND_NOTHING && !(may && fd_departs_in_all_layers(graph, of, f))) return false;
@@ -67,17 +68,18 @@ bool fd_may_be_mixed_class(const fd_graph *graph, const fd_attribution *of) {
     return of->found;
 }
 
-static bool rounds_what_may_be(const fd_node *nodes, const fd_hypothesis *h) {
+static bool rounds_what_may_be(const fd_diagnose_options *ask, const fd_hypothesis *h) {
+    const fd_node *nodes = ask->graph->nodes;
     if (h->guess != FD_GUESS_ROUNDED) return false;
     if (h->which == FD_ROUNDED_TABLE) return h->other == FD_F16;
-    return h->which == FD_ROUNDED_RESULT && may_be_kept_so(h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
+    return h->which == FD_ROUNDED_RESULT &&
+           may_be_kept_so(ask->numerics, h->node >= 0 ? nodes[h->node].op : (fd_op)(h->ops - 1));
 }
 
 fd_code fd_rounds_as_well(const fd_diagnose_options *ask, const fd_attribution *of, const fd_explanation *e, bool *yes,
                           fd_error *err) {
     const fd_explain_fit *best = &e->remaining[0];
-    *yes =
-        !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(ask->graph->nodes, &best->hypothesis);
+    *yes = !e->named && e->n_remaining > 0 && best->z <= 1.0 && rounds_what_may_be(ask, &best->hypothesis);
     if (!*yes) return FD_OK;
     double *errors = calloc((size_t)ask->graph->n_node + 1, sizeof *errors);
     fd_code code =
@@ -182,7 +184,7 @@ fd_code fd_is_mixed_class(const fd_diagnose_options *ask, const fd_attribution *
         return FD_OK;
     }
     if (e->named && is_of_heads_alone(ask->graph, of, &h)) return fits_all(ask, of, &h, yes, err);
-    if (!e->named || !(rounds_what_may_be(nodes, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
+    if (!e->named || !(rounds_what_may_be(ask, &h) || rounds_factors(ask->graph, of, &h))) return FD_OK;
     const fd_op op = h.node < 0 ? (fd_op)(h.ops - 1) : nodes[h.node].op;
     fd_hypothesis factors = h; /* of all products, those in spans as well */
     factors.ops = (int32_t)op + 1, factors.node = -1, factors.layer = FD_ANY_LAYER;
@@ -224,7 +226,7 @@ fd_code fd_find_beside_cache(const fd_diagnose_options *ask, const fd_attributio
     const fd_node *nodes = ask->graph->nodes;
     fd_hypothesis h = e->remaining[0].hypothesis;
     *other = -1;
-    if (!e->named || nodes[of->first.node].op != FD_OP_KV_WRITE || !rounds_what_may_be(nodes, &h) ||
+    if (!e->named || nodes[of->first.node].op != FD_OP_KV_WRITE || !rounds_what_may_be(ask, &h) ||
         !fd_departs_in_all_layers(ask->graph, of, &of->first))
         return FD_OK;
     if (h.node >= 0) h = fd_hypothesis_everywhere(&h, ask->graph);
