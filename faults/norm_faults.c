@@ -19,6 +19,9 @@ static float scale_right(const fd_node *node, const float *x, int64_t n) {
 static float scale_eps_outside(const fd_node *node, const float *x, int64_t n) {
     return 1.0f / (sqrtf(fd_dot(x, x, n) / (float)n) + node->eps);
 }
+static float scale_eps_max(const fd_node *node, const float *x, int64_t n) {
+    return 1.0f / sqrtf(fmaxf(fd_dot(x, x, n) / (float)n, node->eps));
+}
 static float scale_sum(const fd_node *node, const float *x, int64_t n) {
     return 1.0f / sqrtf(fd_dot(x, x, n) + node->eps);
 }
@@ -83,6 +86,7 @@ static void norm(const fd_op_args *args, scale_fn scale_of, weight_fn weight_of)
 }
 
 FD_OVERRIDE(eps_outside, norm(args, scale_eps_outside, weight_right))
+FD_OVERRIDE(eps_max, norm(args, scale_eps_max, weight_right))
 FD_OVERRIDE(sum_for_mean, norm(args, scale_sum, weight_right))
 FD_OVERRIDE(n_less_one, norm(args, scale_n_less_one, weight_right))
 FD_OVERRIDE(in_f16, norm(args, scale_right, fd_fault_to_f16))
@@ -234,6 +238,8 @@ static const fd_fault rows[] = {
      .override = eps_outside},
     {NORM("eps_value", "RMSNorm has the other usual eps: 1e-5 for 1e-6 or 1e-6 for 1e-5"), .edit = eps_value},
     {NORM("eps_missing", "RMSNorm has no eps"), .applies = has_eps, .edit = eps_missing},
+    {NORM("eps_max", "RMSNorm divides by the root of the larger of the mean and eps, not of their sum"),
+     .applies = has_eps, .override = eps_max},
     {NORM("norm_weight_missing", "RMSNorm does not multiply by its weight"), .override = weight_missing},
     {NORM("norm_weight_twice", "RMSNorm multiplies by its weight twice"), .override = weight_twice},
     {NORM("norm_plus_one", "RMSNorm multiplies by 1 + w, as Gemma does; a GGUF of Gemma has the 1 in w already"),
