@@ -48,7 +48,6 @@ static float weight_one(float w) {
 static float weight_plus_one(float w) {
     return w + 1.0f;
 }
-
 static float weight_squared(float w) {
     return w * w;
 }
@@ -96,7 +95,6 @@ FD_OVERRIDE(root_missing, norm(args, scale_no_root, weight_right))
 FD_OVERRIDE(undivided, norm(args, scale_one, weight_right))
 FD_OVERRIDE(weight_missing, norm(args, scale_right, weight_one))
 FD_OVERRIDE(plus_one, norm(args, scale_right, weight_plus_one))
-
 FD_OVERRIDE(weight_twice, norm(args, scale_right, weight_squared))
 FD_OVERRIDE(plus_one_missing, norm(args, scale_right, weight_minus_one))
 
@@ -116,7 +114,6 @@ static void over_all_heads(const fd_op_args *args) {
 }
 
 FD_APPLIES(of_several_heads, node->n_dim == 2 && node->shape[0] > 1)
-
 /* Gemma's converters add the 1 to the file's weights. */
 FD_APPLIES(of_gemma, strncmp(graph->hparams.arch, "gemma", 5) == 0)
 
@@ -149,16 +146,13 @@ static void norm_row_cast(const fd_node *node, row_rule rule, const float *x, co
 
 FD_OVERRIDE(cast_f16, each_row(args, norm_row_cast, (row_rule){.round = fd_fault_to_f16}))
 FD_OVERRIDE(cast_bf16, each_row(args, norm_row_cast, (row_rule){.round = fd_fault_to_bf16}))
-
 static void norm_rounded(const fd_op_args *args, fd_fault_round round) {
     each_row(args, norm_row_rounded, (row_rule){.round = round});
 }
 FD_OVERRIDE(all_in_f16, norm_rounded(args, fd_fault_to_f16))
 FD_OVERRIDE(all_in_bf16, norm_rounded(args, fd_fault_to_bf16))
-
 /* 1e-5 and 1e-6 are the two that models have: each taken for the other. */
 FD_EDIT(eps_value, node->eps = node->eps < 5e-6f ? 1e-5f : 1e-6f)
-
 FD_APPLIES(has_eps, node->eps > 0.0f)
 FD_EDIT(eps_missing, node->eps = 0.0f)
 

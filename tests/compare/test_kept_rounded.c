@@ -100,8 +100,7 @@ Test(kept_rounded, what_is_rounded_to_16_bits_everywhere_is_no_bug_and_in_one_la
     close_model(&b);
 }
 
-/* K that was not recorded was rounded to the engine's type before, and goes to another step there: then the rounding that is known does not give
- * it all. */
+/* K that was not recorded was rounded to the engine's type before, and may go to another step. */
 Test(kept_rounded, a_cache_in_8_bits_is_the_engines_way_where_k_was_not_recorded) {
     for (int m = 0; m < N_MODEL; m++) {
         bench b = open_bench(models[m], (recording){0});
