@@ -27,13 +27,15 @@ typedef struct along {
     fd_hypothesis h;
     fd_projection sum;
     fd_slope slope;
-    double gain; /* < LEAST_GAIN: it is not shown */
-    double left; /* of the values' size */
+    bool apart, same; /* told from the best one; the same computation */
+    double gain;      /* < LEAST_GAIN: it is not shown */
+    double left;      /* of the values' size */
 } along;
 
 typedef struct question {
     const fd_explanation *of;
     along at[FD_MAX_NEAREST];
+    const along *best;
 } question;
 
 /* Roundings are what a class is; and what is fitted to every row, or to every row of a cache, goes along whatever is left. */
@@ -114,6 +116,33 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
+static fd_code tell_from_best(const fd_trial_rows *rows, const fd_variant *best, double size, along *a, fd_error *err) {
+    fd_trial_rows from_best = *rows;
+    fd_variant other;
+    FD_TRY(fd_evaluate(rows->bench, &a->h, rows->request->args.node->id, false, &other, err));
+    from_best.plain.rows = best->rows;
+    fd_projection_tell_apart(&from_best, &other, size, &a->apart, &a->same);
+    fd_variant_free(&other);
+    return FD_OK;
+}
+
+/* fd_diagnose_look_fn */
+static fd_code look_from_best(void *user, const fd_diagnose_options *options, const fd_explain_request *r,
+                              fd_error *err) {
+    question *q = user;
+    fd_trial_rows rows = {0};
+    fd_variant best = {0};
+    (void)options;
+    fd_code code = fd_trial_rows_open(r, &rows, err);
+    if (code == FD_OK && rows.plain.state == FD_VARIANT_COMPUTED && rows.plain.tau)
+        code = fd_evaluate(rows.bench, &q->best->h, r->args.node->id, false, &best, err);
+    for (int32_t i = 0; i < q->of->n_nearest && code == FD_OK && best.state == FD_VARIANT_COMPUTED; i++)
+        if (&q->at[i] != q->best) code = tell_from_best(&rows, &best, q->best->sum.dd, &q->at[i], err);
+    fd_variant_free(&best);
+    fd_trial_rows_close(&rows);
+    return code;
+}
+
 static bool is_within_a_layer(const fd_node *nodes, const fd_node_finding *f) {
     int32_t layer = -1;
     for (int32_t i = f->span_first; i <= f->node; i++) {
@@ -168,6 +197,8 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
     const along *b = best_of(&q);
     *shown = b->gain >= LEAST_GAIN;
     if (!*shown) return FD_OK;
+    q.best = b;
+    FD_TRY(fd_diagnose_look(ask, look_from_best, &q, err));
     e->named = true;
     e->why = FD_NAMED;
     e->slope = b->slope.value;
@@ -176,11 +207,11 @@ fd_code fd_explain_along_nearest(const fd_diagnose_options *ask, fd_explanation 
     e->remaining[0] = fd_below_fit(ask->graph, &b->h, &b->sum);
     e->n_remaining = e->n_apart = 1;
     for (int32_t i = 0; i < e->n_nearest; i++) {
-        if (!is_as_near(&q.at[i], b) || is_part_of_another(&q.at[i], b)) continue;
+        if (q.at[i].apart || !is_as_near(&q.at[i], b) || is_part_of_another(&q.at[i], b)) continue;
         if (e->n_remaining < FD_MAX_REMAINING)
             e->remaining[e->n_remaining] = fd_below_fit(ask->graph, &q.at[i].h, &q.at[i].sum);
         e->n_remaining++;
-        e->n_apart += !gives_same_rows(&q.at[i], b);
+        e->n_apart += !q.at[i].same;
     }
     *where = fd_below_finding(ask->graph, ask->trace, ask->finding->node, &b->sum, ask->finding->span_first);
     if (e->n_apart == 1 && has_its_size(b)) return FD_OK;

@@ -4,7 +4,7 @@
 #define FD_COMPARE_DIAGNOSE_BELOW_BOUNDS_INTERNAL_H
 
 #include "compare/diagnose/below_bounds.h"
-#include "compare/diagnose/projection.h"
+#include "compare/explain/projection.h"
 
 /* A fault of the table, wherever it concerns a node (all are -1); or at the norms of one kind, of one layer, or at one norm (the
  * others are -1); or at those of n_dim dimensions: of whole rows, or of heads, Q's and K's, where another kernel norms these. */

@@ -5,6 +5,7 @@
 
 #include "compare/explain/cross_check.h"
 #include "compare/explain/forms.h"
+#include "compare/explain/projection.h"
 #include "compare/explain/which_alone.h"
 
 static bool one_position(const fd_trial *t) {
@@ -34,9 +35,7 @@ static fd_code find_what_tells_apart(fd_trial *t, fd_error *err) {
     } else if (out->n_remaining > 1) {
         int32_t node;
         FD_TRY(fd_where_they_differ(t, &out->remaining[0].hypothesis, &out->remaining[1].hypothesis, &node, err));
-        out->tells_apart = node >= 0       ? FD_TELLS_NODE
-                           : t->n_span > 1 ? inside_span(t, out)
-                                           : FD_TELLS_MORE_POSITIONS;
+        out->tells_apart = node >= 0 ? FD_TELLS_NODE : t->n_span > 1 ? inside_span(t, out) : FD_TELLS_MORE_POSITIONS;
         if (node >= 0) snprintf(out->other, sizeof out->other, "%s", graph->nodes[node].name);
     } else if (t->n_span > 1 && !out->named) {
         out->tells_apart = inside_span(t, out);
@@ -90,6 +89,15 @@ static void refute_by_residual(fd_trial *t) {
     const fd_explain_fit *best = &t->contenders[0].fit;
     t->op_refuted |= fd_fit_decides(best, &out->unmodified);
     for (int32_t i = 1; i < t->n; i++) t->contenders[i].refuted |= fd_fit_decides(best, &t->contenders[i].fit);
+    if (!fd_trial_in_steps(t) || t->contenders[0].variant.state != FD_VARIANT_COMPUTED) return;
+    /* steps leave much of what each explains: on the way from the best to another the candidate says which it is */
+    fd_trial_rows from_best = t->all;
+    from_best.plain.rows = t->contenders[0].variant.rows;
+    for (int32_t i = 1; i < t->n && t->all.plain.tau; i++) {
+        bool apart, same;
+        fd_projection_tell_apart(&from_best, &t->contenders[i].variant, 0, &apart, &same);
+        t->contenders[i].refuted |= apart;
+    }
 }
 
 /* A number that is fitted to one element, or two, gives them whatever they are: others have to agree with it. */

@@ -100,7 +100,8 @@ enum { MOST_SPARE = 64, ROUND_TO = 64, MOST_ROUND = 1024, MOST_SLOTS = 8192 };
 
 fd_code fd_guess_slots_at(fd_trial *t, fd_hypothesis h, const fd_node *node, fd_error *err) {
     const int32_t n_kv = t->all.request->args.n_kv;
-    const bool hidden = t->span[0] < node->input[0] && !t->all.request->args.row_by_row; /* scores are recorded with their mask */
+    const bool hidden =
+        t->span[0] < node->input[0] && !t->all.request->args.row_by_row; /* scores are recorded with their mask */
     for (h.which = 0; h.which <= hidden; h.which++) {
         if (h.which && h.node >= 0) h.layer = node->layer, h.node = -1; /* what reads the cache is concerned as well */
         for (h.n = n_kv + 1; h.n <= MOST_SLOTS && !fd_trial_fits(t);) {

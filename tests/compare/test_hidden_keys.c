@@ -168,7 +168,8 @@ Test(hidden_keys, a_mask_one_too_far_is_told_from_one_over_a_cache_with_room) {
     const char *const recorded[] = {all, fused, layers}, *const faults[] = {"mask_one_ahead", "mask_one_ahead_room"};
     bench b = open_bench(models[0], (recording){0});
     for (int i = 0; i < 6; i++) {
-        fd_verdict v = judged(&b, faulted(&b, faults[i % 2]), (recording){.emulated = "f32", .tensors = recorded[i / 2]});
+        fd_verdict v =
+            judged(&b, faulted(&b, faults[i % 2]), (recording){.emulated = "f32", .tensors = recorded[i / 2]});
         const fd_explanation *e = &v.diagnosis.explanation;
         cr_expect_str_eq(e->named && e->n_remaining == 1 ? e->remaining[0].name : unnamed_of(e), faults[i % 2], "%s",
                          recorded[i / 2]);

@@ -1,4 +1,4 @@
-#include "compare/diagnose/projection.h"
+#include "compare/explain/projection.h"
 
 #include <math.h>
 
@@ -92,4 +92,22 @@ void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int
     own.rd_dd = own.rd * own.dd;
     own.dd_dd = own.dd * own.dd;
     fd_projection_add(to, &own);
+}
+
+#define AT_THE_FIRST 0.25
+#define FAR_FROM_OTHER                                                                                                 \
+    6.0 /* standard errors: of seven degrees of freedom, once in a thousand; the other was as near before */
+#define NEXT_TO_NONE 1e-8 /* of squares */
+enum { FEWEST_TO_TELL = 8 };
+
+void fd_projection_tell_apart(const fd_trial_rows *from, const fd_variant *other, double size, bool *apart,
+                              bool *same) {
+    const fd_explain_request *r = from->request;
+    fd_projection sum = {0};
+    for (int32_t row = r->n_unjudged; row < r->args.n_pos && other->state == FD_VARIANT_COMPUTED; row++)
+        fd_projection_add_row(from, other, row, 0, &sum);
+    const fd_slope way = fd_projection_slope(&sum);
+    *same = other->state == FD_VARIANT_COMPUTED && sum.dd <= NEXT_TO_NONE * size;
+    *apart = sum.n_row >= FEWEST_TO_TELL && fabs(way.value) <= AT_THE_FIRST &&
+             1 - way.value >= FAR_FROM_OTHER * way.error && !*same;
 }

@@ -8,8 +8,8 @@
  * softmax rounds one number for all) and by elements; the larger holds. A slope that is 1 within a twentieth and two
  * standard errors, and ten standard errors from 0, comes about by chance less than once in 10^15 of normal errors; for sixteen rows, with fifteen
  * degrees of freedom, once in 10^7; of four to seven rows more standard errors are asked for, so that it is once in 10^5. A sound engine has it only if it computes what the bug computes. */
-#ifndef FD_COMPARE_DIAGNOSE_PROJECTION_H
-#define FD_COMPARE_DIAGNOSE_PROJECTION_H
+#ifndef FD_COMPARE_EXPLAIN_PROJECTION_H
+#define FD_COMPARE_EXPLAIN_PROJECTION_H
 
 #include "compare/explain/trial_rows.h"
 
@@ -46,6 +46,11 @@ void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int
  * shown. */
 fd_slope fd_projection_slope_beyond(const fd_projection *p, double shown, double aside);
 fd_slope fd_projection_slope(const fd_projection *p); /* ten, a twentieth */
+
+/* Rows go from one explanation (`from`, with bounds) to another: the candidate is at 0 where the first is true, at 1 where the other is. *apart:
+ * it is at 0, and far from 1; of eight rows and more, whose scatter says something. *same: the two are apart by next to nothing of `size`, the
+ * Σ d² of what they explain. */
+void fd_projection_tell_apart(const fd_trial_rows *from, const fd_variant *other, double size, bool *apart, bool *same);
 
 /* Within `aside` and one standard error of 1, as a bug has to be that is shown in one node alone: many are tried at many nodes,
  * and another bug may go in nearly the same direction. */
