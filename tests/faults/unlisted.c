@@ -96,8 +96,9 @@ static void row_3_repeats_row_2(const fd_op_args *args) {
     right_op(args);
     memcpy(row(args, 3), row(args, 2), sizeof(float) * (size_t)width(args));
 }
-static void never_written(const fd_op_args *args) {
-    (void)args;
+static void half_never_written(const fd_op_args *args) {
+    right_op(args);
+    for (int32_t r = 0; r < args->n_pos; r++) memset(row(args, r), 0, sizeof(float) * (size_t)(width(args) / 2));
 }
 static void one_ulp(const fd_op_args *args) {
     right_op(args);
@@ -120,7 +121,7 @@ const fd_unlisted fd_unlisted_faults[FD_N_UNLISTED] = {
     {"quick GELU", "ffn_act", quick_gelu, false, "gelu_quick"},
     {"half the branch added", "l_out", half_the_branch, false, "input_factor"},
     {"row 3 of the cache repeats row 2", "cache_v", row_3_repeats_row_2, false},
-    {"the cache never written", "cache_k", never_written, false, "zeros"},
+    {"half of the cache never written", "cache_k", half_never_written, false, "zeros"},
     {"the embedding 1 % too large", "token_embd", a_hundredth_more, true, "factor"},
     {"the last norm rounded to f16", "output_norm", rounded_to_f16, true, "rounded"},
     {"one element one ulp off", "ffn_norm", one_ulp, false},
