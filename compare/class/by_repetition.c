@@ -14,6 +14,8 @@ enum { FIRST_ROWS = 4, FEW_ROWS = 8 };
 /* Where no row is repeated, of what the op as it should be leaves. What the roundings of two sums leave of each other is a hundredth of the
  * logits, and another bug seldom leaves less than half. */
 #define MOST_LEFT 0.25
+/* A number that was fitted leaves a little less than the simple one that it stands for. */
+#define AS_WELL 1.1
 /* Classes that differ in the K/V cache alone leave as much then: the first of them is taken. */
 #define FAR_LESS 1.5
 /* Multiplications: the bug is known, and what is the same computation is in its layer. */
@@ -48,13 +50,14 @@ static bool may_be_it(const fd_numerics_class *c, const fd_diagnose_options *o) 
            fd_class_is_another(c, o->graph) && !has_other_cache(c, o->trace);
 }
 
-static fd_code count_rows_of(const fd_trial_rows *rows, const fd_nearest *of, repetition *out, fd_error *err) {
+static fd_code count_rows_of(const fd_trial_rows *rows, const fd_nearest *of, double times, repetition *out,
+                             fd_error *err) {
     fd_variant v;
     FD_TRY(fd_evaluate(rows->bench, &of->h, rows->request->args.node->id, false, &v, err));
     repetition one = {.best = *of, .least = INFINITY};
     if (v.state == FD_VARIANT_COMPUTED) {
         one.n_most = fd_trial_repeated_rows(rows, &v);
-        one.least = fd_trial_left(rows, &v) / fd_trial_left(rows, &rows->plain);
+        one.least = times * fd_trial_left(rows, &v) / fd_trial_left(rows, &rows->plain);
         if (of->h.guess != FD_GUESS_FAULT)
             one.least *= FAR_LESS; /* numbers that were fitted come near what a fault gives */
     }
@@ -66,13 +69,13 @@ static fd_code count_rows_of(const fd_trial_rows *rows, const fd_nearest *of, re
 /* What was fitted to another class's roundings is near the engine's number. */
 static fd_code count_rows_near(const fd_trial_rows *rows, const fd_nearest *of, repetition *out, fd_error *err) {
     double simple[FD_MOST_SIMPLE];
-    if (!fd_solve_has_number(&of->h)) return count_rows_of(rows, of, out, err);
+    if (!fd_solve_has_number(&of->h)) return count_rows_of(rows, of, 1, out, err);
     const int n = fd_solve_simple(of->h.value, simple);
     fd_code code = FD_OK;
     for (int i = 0; i < n && code == FD_OK; i++) {
         fd_nearest own = *of;
         own.h.value = simple[i];
-        if (i == 0 || simple[i] != simple[i - 1]) code = count_rows_of(rows, &own, out, err);
+        if (i == 0 || simple[i] != simple[i - 1]) code = count_rows_of(rows, &own, i < n - 1 ? 1 : AS_WELL, out, err);
     }
     return code;
 }

@@ -70,9 +70,19 @@ bool fd_solve_has_number(const fd_hypothesis *h) {
            h->guess == FD_GUESS_CAP;
 }
 
+enum { MOST_UNDER_ROOT = 16 };
+
+/* A digit, 0.7, stands beside one over a root, 0.7071: engines have the root, if it is nearer. 0: it is not. */
+static double nearer_root(double x) {
+    const double whole = round(1 / (x * x)), root = 1 / sqrt(whole);
+    return whole >= 2 && whole <= MOST_UNDER_ROOT && fabs(root - x) < fabs(with_digits(x, 1) - x) ? root : 0;
+}
+
 int fd_solve_simple(double x, double to[FD_MOST_SIMPLE]) {
     const double power = pow(10, round(log10(fabs(x))));
+    const double root = x > 0 ? nearer_root(x) : 0;
     int n = 0;
+    if (root > 0) to[n++] = root;
     if (fabs(fabs(x) / power - 1) <= NEAR_ROUND) to[n++] = copysign(power, x);
     for (int digits = 1; digits <= MOST_DIGITS; digits++) to[n++] = with_digits(x, digits);
     to[n++] = x;
@@ -86,6 +96,8 @@ enum { MOST_SIMPLE = 16 };
 static int candidates(double x, double right, double to[MOST_SIMPLE], int *n_round) {
     static const double multiples[] = {2, 0.5, 4, 0.25, 8, 0.125};
     int n = 0;
+    const double root = nearer_root(x);
+    if (root > 0) to[n++] = root;
     to[n++] = with_digits(x, 1);
     to[n++] = exp2(round(log2(x)));
     for (int i = 0; i < 6 && right > 0; i++) to[n++] = multiples[i] * right;
