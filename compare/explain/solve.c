@@ -63,6 +63,7 @@ static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value,
 
 /* A round number may be further from a fitted one. */
 #define NEAR_ROUND 0.15
+#define NEAR_ROOT  0.02
 enum { MOST_DIGITS = 3 };
 
 bool fd_solve_has_number(const fd_hypothesis *h) {
@@ -70,12 +71,14 @@ bool fd_solve_has_number(const fd_hypothesis *h) {
            h->guess == FD_GUESS_CAP;
 }
 
-enum { MOST_UNDER_ROOT = 16 };
-
-/* A digit, 0.7, stands beside one over a root, 0.7071: engines have the root, if it is nearer. 0: it is not. */
+/* A digit, 0.7, stands beside one over a root, 0.7071: engines have that of 3 and of 2, 8, 32 … 2048, if it is nearer. 0: it is not. */
 static double nearer_root(double x) {
-    const double whole = round(1 / (x * x)), root = 1 / sqrt(whole);
-    return whole >= 2 && whole <= MOST_UNDER_ROOT && fabs(root - x) < fabs(with_digits(x, 1) - x) ? root : 0;
+    static const double under[] = {2, 3, 8, 32, 128, 512, 2048};
+    for (size_t i = 0; i < sizeof under / sizeof *under; i++) {
+        const double root = 1 / sqrt(under[i]);
+        if (fabs(root - x) <= NEAR_ROOT * root && fabs(root - x) < fabs(with_digits(x, 1) - x)) return root;
+    }
+    return 0;
 }
 
 int fd_solve_simple(double x, double to[FD_MOST_SIMPLE]) {
