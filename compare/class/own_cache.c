@@ -99,12 +99,16 @@ static bool is_attention_in_16_bits(const fd_explain_request *r, double error) {
     return type != FD_F32 && error <= MOST_ROUNDOFFS * fd_dtype_roundoff(type);
 }
 
-static bool shows_products(const fd_diagnose_options *ask) {
+/* Layers say together what one of them, or the logits alone, cannot: a bug in one layer leaves logits as far off. */
+static bool shows_layers_without_products(const fd_diagnose_options *ask) {
+    bool any = false;
     for (int32_t i = 0; i < ask->graph->n_node; i++) {
         const fd_node *node = &ask->graph->nodes[i];
-        if (node->op == FD_OP_MATMUL && node->layer >= 0 && fd_trace_has_data(ask->trace, node->name)) return true;
+        if (node->layer < 0 || !fd_trace_has_data(ask->trace, node->name)) continue;
+        if (node->op == FD_OP_MATMUL) return false;
+        any = true;
     }
-    return false;
+    return any;
 }
 
 /* fd_diagnose_look_fn */
@@ -125,7 +129,7 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
         out->is = recorded || narrow;
         for (int i = 0; i < (int)(sizeof known / sizeof *known) && code == FD_OK && !out->is; i++) {
             const bool cache = known[i].op == FD_OP_KV_WRITE;
-            if (cache || request->numerics->u_out > 0x1p-24 || !shows_products(options))
+            if (cache || request->numerics->u_out > 0x1p-24 || shows_layers_without_products(options))
                 code = goes_with(&rows, i, &out->is, &changes, err);
             of_cache |= cache && changes;
         }
