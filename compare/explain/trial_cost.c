@@ -3,7 +3,7 @@
 
 /* Some seconds of a core; through several layers each has faults and numbers of its own, and it is four times that. */
 #define MOST_SPENT      0x1.8p34
-#define MOST_SPENT_MANY 0x1.8p36
+#define MOST_SPENT_MANY 0x1.cp36
 
 bool fd_trial_exhausted(const fd_trial *t) {
     double most = t->all.request->most_spent;
