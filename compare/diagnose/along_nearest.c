@@ -116,6 +116,7 @@ static fd_code look(void *user, const fd_diagnose_options *options, const fd_exp
     return code;
 }
 
+/* Is another one refuted, or the same computation, where the best is the bug? */
 static fd_code tell_from_best(const fd_trial_rows *rows, const fd_variant *best, double size, along *a, fd_error *err) {
     fd_trial_rows from_best = *rows;
     fd_variant other;

@@ -94,10 +94,11 @@ void fd_projection_add_row(const fd_trial_rows *rows, const fd_variant *bug, int
     fd_projection_add(to, &own);
 }
 
-#define AT_THE_FIRST 0.25
-#define FAR_FROM_OTHER                                                                                                 \
-    6.0 /* standard errors: of seven degrees of freedom, once in a thousand; the other was as near before */
-#define NEXT_TO_NONE 1e-8 /* of squares */
+/* On the way; in standard errors (with seven degrees of freedom chance is beyond six once in a thousand, and the other was as near before);
+ * and of squares. */
+#define AT_THE_FIRST   0.25
+#define FAR_FROM_OTHER 6.0
+#define NEXT_TO_NONE   1e-8
 enum { FEWEST_TO_TELL = 8 };
 
 void fd_projection_tell_apart(const fd_trial_rows *from, const fd_variant *other, double size, bool *apart,
