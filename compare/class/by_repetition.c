@@ -5,6 +5,7 @@
 
 #include "compare/bounds/dot_inputs.h"
 #include "compare/diagnose/suspects.h"
+#include "compare/explain/simple_numbers.h"
 #include "compare/explain/solve.h"
 
 /* Rows that are computed: behind one that lost a value to the other side of a step hardly any is right to its last bits. Where none of the

@@ -6,6 +6,7 @@
 
 #include "compare/diagnose/below_bounds_internal.h"
 #include "compare/diagnose/suspects.h"
+#include "compare/explain/simple_numbers.h"
 #include "compare/explain/solve.h"
 
 /* Of the squares that are left: of two thousand that are tried, the luckiest took less than a tenth of what roundings leave. */

@@ -1,10 +1,10 @@
 #include "compare/explain/solve.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/explain/simple_numbers.h"
 #include "compare/hypothesis/parameters.h"
 
 /* From a millionth of the right number to a million times it, in steps of 10^(1/4). */
@@ -40,13 +40,6 @@ static fd_code refine(fd_trial *t, fd_hypothesis *h, double low, double high, do
     return FD_OK;
 }
 
-/* x with so many significant digits. */
-static double with_digits(double x, int digits) {
-    char text[40];
-    snprintf(text, sizeof text, "%.*e", digits - 1, x);
-    return strtod(text, NULL);
-}
-
 /* A number that no engine has by mistake is another error in disguise: an eps near the mean square is a factor of the row, eps
  * times or over n_embd a factor of what the norm reads, a huge factor something that was left out, positions divided by nearly 1 are positions that are off by one. */
 static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value, double right) {
@@ -61,59 +54,9 @@ static bool is_disguise(const fd_trial *t, const fd_hypothesis *h, double value,
     return value > MOST_EPS || fabs(ratio * n_embd - 1) < 0.1 || fabs(ratio / n_embd - 1) < 0.1;
 }
 
-/* A round number may be further from a fitted one. */
-#define NEAR_ROUND 0.15
-#define NEAR_ROOT  0.02
-enum { MOST_DIGITS = 3 };
-
 bool fd_solve_has_number(const fd_hypothesis *h) {
     return h->guess == FD_GUESS_PARAMETER || h->guess == FD_GUESS_FACTOR || h->guess == FD_GUESS_INPUT_FACTOR ||
            h->guess == FD_GUESS_CAP;
-}
-
-/* A digit, 0.7, stands beside one over a root, 0.7071: engines have that of 3 and of 2, 8, 32 … 2048, if it is nearer. 0: it is not. */
-static double nearer_root(double x) {
-    static const double under[] = {2, 3, 8, 32, 128, 512, 2048};
-    for (size_t i = 0; i < sizeof under / sizeof *under; i++) {
-        const double root = 1 / sqrt(under[i]);
-        if (fabs(root - x) <= NEAR_ROOT * root && fabs(root - x) < fabs(with_digits(x, 1) - x)) return root;
-    }
-    return 0;
-}
-
-int fd_solve_simple(double x, double to[FD_MOST_SIMPLE]) {
-    const double power = pow(10, round(log10(fabs(x))));
-    const double root = x > 0 ? nearer_root(x) : 0;
-    int n = 0;
-    if (root > 0) to[n++] = root;
-    if (fabs(fabs(x) / power - 1) <= NEAR_ROUND) to[n++] = copysign(power, x);
-    for (int digits = 1; digits <= MOST_DIGITS; digits++) to[n++] = with_digits(x, digits);
-    to[n++] = x;
-    return n;
-}
-
-/* What the number may be, simple ones first: the n_round round ones, as a digit, a power of two or a simple multiple of the right one; few
- * digits, one over the root of a whole number; at last itself. */
-enum { MOST_SIMPLE = 16 };
-
-static int candidates(double x, double right, double to[MOST_SIMPLE], int *n_round) {
-    static const double multiples[] = {2, 0.5, 4, 0.25, 8, 0.125};
-    int n = 0;
-    const double root = nearer_root(x);
-    if (root > 0) to[n++] = root;
-    to[n++] = with_digits(x, 1);
-    to[n++] = exp2(round(log2(x)));
-    for (int i = 0; i < 6 && right > 0; i++) to[n++] = multiples[i] * right;
-    *n_round = n;
-    if (right > 0) to[n++] = right * right;
-    to[n++] = with_digits(x, 2);
-    to[n++] = with_digits(x, 3);
-    double whole = round(1 / (x * x));
-    if (whole >= 1 && whole < 1e6) to[n++] = 1 / sqrt(whole);
-    to[n++] = with_digits(x, 4);
-    to[n++] = with_digits(x, 6);
-    to[n++] = x;
-    return n;
 }
 
 /* What the best leaves of the few rows, a number that does as well may leave a little more of: roundings of 16 bits pull the best one
@@ -135,15 +78,15 @@ static bool does_as_well(const fd_trial *t, double value, double best, double di
 /* The simplest number near `best` that does as well on the few rows, tried on all. */
 static fd_code try_simple(fd_trial *t, fd_hypothesis h, double best, double least, double right, bool *found,
                           fd_error *err) {
-    double simple[MOST_SIMPLE + 2];
-    int n_round, n = 2 + candidates(best, right, simple + 2, &n_round);
+    double simple[FD_MOST_SIMPLE_NUMBERS + 2];
+    int n_round, n = 2 + fd_simple_numbers(best, right, simple + 2, &n_round);
     /* where the rows hardly depend on it, as on an eps that is far too small, a power of ten will do */
     simple[0] = best > 0 ? pow(10, floor(log10(best))) : best;
     simple[1] = 10 * simple[0];
     for (int i = 0; i < n && !*found; i++) {
         const bool power = i < 2, is_round = i < 2 + n_round;
         double distance;
-        if (!power && !(fabs(simple[i] - best) <= (is_round ? NEAR_ROUND : NEAR) * fabs(best))) continue;
+        if (!power && !(fabs(simple[i] - best) <= (is_round ? FD_NEAR_ROUND : NEAR) * fabs(best))) continue;
         if (is_disguise(t, &h, simple[i], right)) continue;
         FD_TRY(distance_at(t, &h, simple[i], &distance, err));
         fd_trial_note_near(t, &h, distance / t->few_left); /* in another class it may be the one */
@@ -166,7 +109,7 @@ static fd_code try_digits(fd_trial *t, fd_hypothesis h, double right, bool *foun
     const int middle = (int)floor(log10(fmax(right, LEAST_CENTRE))), far = many ? DECADES_OF_MANY_LAYERS : DECADES;
     for (int decade = middle - far; decade <= middle + far; decade++)
         for (int digit = 1; digit <= 9 && !*found && !fd_trial_exhausted(t); digit++) {
-            const double value = with_digits(digit * pow(10, decade), 1);
+            const double value = fd_with_digits(digit * pow(10, decade), 1);
             double distance;
             if (is_disguise(t, &h, value, right)) continue;
             FD_TRY(distance_at(t, &h, value, &distance, err));

@@ -21,9 +21,4 @@ fd_code fd_try_or_solve(fd_trial *t, fd_hypothesis h, const double *values, int 
 /* A hypothesis whose value is one that was solved for. */
 bool fd_solve_has_number(const fd_hypothesis *h);
 
-/* The numbers that a fitted one may stand for: one over a root where a digit is further away, a power of ten that is near, few digits, itself
- * at last; how many. */
-enum { FD_MOST_SIMPLE = 6 };
-int fd_solve_simple(double x, double to[FD_MOST_SIMPLE]);
-
 #endif

@@ -2,7 +2,7 @@
  * bits, whose roundings pull the number that fits best aside. */
 #include <criterion/criterion.h>
 
-#include "compare/explain/solve.h"
+#include "compare/explain/simple_numbers.h"
 #include "tests/compare/guess_bench.h"
 
 static void scale_of_0_0515(fd_graph *g, fd_node *n) {
