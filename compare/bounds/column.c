@@ -28,3 +28,12 @@ fd_code fd_column_along(const fd_weight *w, const double *off, int32_t *column, 
     free(along);
     return there ? FD_OK : fd_fail(err, FD_ERR_MEMORY, "a column of %s: out of memory", w->name);
 }
+
+float *fd_column_of(const fd_weight *weight, int32_t column) {
+    float *of = malloc(sizeof *of * (size_t)(weight->n_row + weight->n_col)), *row = of ? of + weight->n_row : NULL;
+    for (int64_t r = 0; of && r < weight->n_row; r++) {
+        fd_weight_row(weight, r, row);
+        of[r] = row[column];
+    }
+    return of;
+}

@@ -8,4 +8,7 @@
  * of Σ off² that lies along it. */
 fd_code fd_column_along(const fd_weight *weight, const double *off, int32_t *column, double *share, fd_error *err);
 
+/* A column [weight->n_row], malloc'ed; NULL: out of memory. */
+float *fd_column_of(const fd_weight *weight, int32_t column);
+
 #endif

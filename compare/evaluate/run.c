@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compare/bounds/column.h"
 #include "compare/evaluate/workbench.h"
 #include "compare/hypothesis/past.h"
 #include "compare/products/run_op.h"
 #include "compare/replay/samples.h"
 #include "model/gguf/quant.h"
-#include "model/weight_rows.h"
 
 /* The first weight in binary32, which has the same values and so gives the same bits, or those that the class rounds it to;
  * false: it stays as it is. */
@@ -156,13 +156,7 @@ static float *bias_of(const fd_evaluation *ev, const fd_op_args *args) {
 static float *column_of(const fd_evaluation *ev, const fd_op_args *args) {
     const bool asked =
         ev->h.guess == FD_GUESS_OWN && ev->h.which == FD_OWN_INPUT_ELEMENT && ev->h.node == args->node->id;
-    const fd_weight *w = asked ? args->weight[0] : NULL;
-    float *column = w ? malloc(sizeof *column * (size_t)(w->n_row + w->n_col)) : NULL;
-    for (int64_t r = 0; column && r < w->n_row; r++) {
-        fd_weight_row(w, r, column + w->n_row);
-        column[r] = column[w->n_row + ev->h.first];
-    }
-    return column;
+    return asked && args->weight[0] ? fd_column_of(args->weight[0], ev->h.first) : NULL;
 }
 
 /* Bounds and rows as the hypothesis leaves them. */

@@ -7,7 +7,6 @@
 #include "compare/explain/guesses.h"
 #include "compare/explain/judged_rows.h"
 #include "model/gguf/quant.h"
-#include "model/weight_rows.h"
 
 /* Lanes of a warp to a superblock of ggml. */
 enum { SHORTEST = 2, LONGEST = 256 };
@@ -120,16 +119,11 @@ static int64_t row_that_departs_most(const fd_trial *t, int64_t width) {
 
 static fd_code is_in_most_rows(const fd_trial *t, const fd_weight *w, int32_t column, bool *yes, fd_error *err) {
     const fd_explain_request *r = t->all.request;
-    float *one = malloc(sizeof *one * (size_t)(w->n_col + w->n_row));
+    float *of = fd_column_of(w, column);
     int32_t n_along = 0;
     double size = 0;
-    if (!one) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", r->args.node->name);
-    float *of = one + w->n_col;
-    for (int64_t o = 0; o < w->n_row; o++) {
-        fd_weight_row(w, o, one);
-        of[o] = one[column];
-        size += (double)of[o] * (double)of[o];
-    }
+    if (!of) return fd_fail(err, FD_ERR_MEMORY, "explanation: out of memory for %s", r->args.node->name);
+    for (int64_t o = 0; o < w->n_row; o++) size += (double)of[o] * (double)of[o];
     for (int32_t row = r->n_unjudged; row < r->args.n_pos; row++) {
         double along = 0, all = 0;
         for (int64_t o = 0, at = row * w->n_row; o < w->n_row; o++, at++) {
@@ -139,7 +133,7 @@ static fd_code is_in_most_rows(const fd_trial *t, const fd_weight *w, int32_t co
         }
         n_along += along * along > MOST_OF_ROW * all * size;
     }
-    free(one);
+    free(of);
     *yes = n_along >= ROWS_A_DIRECTION && 2 * n_along >= r->args.n_pos - r->n_unjudged;
     return FD_OK;
 }
